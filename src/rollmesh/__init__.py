@@ -1,0 +1,106 @@
+"""rollmesh runs any policy in any environment and produces a number people can trust.
+
+This is the public door: every name in `__all__` is loaded from its module when it is first used,
+so that `import rollmesh` stays cheap and pulls in no simulator, statistics or terminal library.
+It sits above all layers and holds nothing but the list.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollmesh.api import evaluate
+    from rollmesh.endpoint.model import EpisodeContext, Model
+    from rollmesh.errors import (
+        EnvFailed,
+        HookFailed,
+        InvalidSpec,
+        InvalidValue,
+        ModelFailed,
+        ModelRouteMismatch,
+        OperationTimeout,
+        ProtocolError,
+        RollmeshError,
+        RouteCancelled,
+        RouteError,
+    )
+    from rollmesh.limits import Limits
+    from rollmesh.ports import AutoresetMode
+    from rollmesh.results.result import EpisodeResult, EvalResult
+    from rollmesh.runtime.background_hooks import BackgroundHooks
+    from rollmesh.runtime.cancel import CancelToken
+    from rollmesh.runtime.hooks import Hooks
+    from rollmesh.session import Session, StepResult
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AutoresetMode",
+    "BackgroundHooks",
+    "CancelToken",
+    "EnvFailed",
+    "EpisodeContext",
+    "EpisodeResult",
+    "EvalResult",
+    "HookFailed",
+    "Hooks",
+    "InvalidSpec",
+    "InvalidValue",
+    "Limits",
+    "Model",
+    "ModelFailed",
+    "ModelRouteMismatch",
+    "OperationTimeout",
+    "ProtocolError",
+    "RollmeshError",
+    "RouteCancelled",
+    "RouteError",
+    "Session",
+    "StepResult",
+    "__version__",
+    "evaluate",
+]
+
+_MODULE_OF = {
+    "AutoresetMode": "rollmesh.ports",
+    "BackgroundHooks": "rollmesh.runtime.background_hooks",
+    "CancelToken": "rollmesh.runtime.cancel",
+    "EnvFailed": "rollmesh.errors",
+    "EpisodeContext": "rollmesh.endpoint.model",
+    "EpisodeResult": "rollmesh.results.result",
+    "EvalResult": "rollmesh.results.result",
+    "HookFailed": "rollmesh.errors",
+    "Hooks": "rollmesh.runtime.hooks",
+    "InvalidSpec": "rollmesh.errors",
+    "InvalidValue": "rollmesh.errors",
+    "Limits": "rollmesh.limits",
+    "Model": "rollmesh.endpoint.model",
+    "ModelFailed": "rollmesh.errors",
+    "ModelRouteMismatch": "rollmesh.errors",
+    "OperationTimeout": "rollmesh.errors",
+    "ProtocolError": "rollmesh.errors",
+    "RollmeshError": "rollmesh.errors",
+    "RouteCancelled": "rollmesh.errors",
+    "RouteError": "rollmesh.errors",
+    "Session": "rollmesh.session",
+    "StepResult": "rollmesh.session",
+    "evaluate": "rollmesh.api",
+}
+
+if not TYPE_CHECKING:  # a type checker reads the imports above, and flags a name that is not there
+
+    def __getattr__(name: str) -> object:
+        """Load a public name from its module and keep it (PEP 562)."""
+        module = _MODULE_OF.get(name)
+        if module is None:
+            raise AttributeError(f"module 'rollmesh' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(module), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """List the public names, loaded or not."""
+        return sorted({*globals(), *__all__})

@@ -1,0 +1,321 @@
+"""The error tree: everything rollmesh raises on purpose.
+
+    RollmeshError
+    ├── InvalidValue            a value does not fit its space (path, expected, got, what to do)
+    ├── EndpointFault           what a port raises when its endpoint failed; the runtime turns it
+    │                           into EnvFailed or ModelFailed, which know the route and the step
+    ├── WireError               bytes of a peer are no message of ours, or a message cannot be sent
+    ├── ListenFailed            a server cannot listen at an address
+    ├── TransportError          a connection failed (address)
+    │   ├── ConnectFailed       nobody answered at an address
+    │   └── ConnectionLost      the peer went away, or somebody shut the connection down
+    ├── TransportTimeout        nothing came, or nothing could be sent, before a deadline
+    └── RouteError              one route, one cause
+        ├── InvalidSpec         refused before anything was touched
+        ├── OperationTimeout    a reset, predict or step did not come back in time
+        ├── RouteCancelled      somebody asked the route to stop
+        ├── EnvFailed           the env raised, exited or answered nonsense
+        ├── ModelFailed         the model raised, exited or answered nonsense
+        ├── ModelRouteMismatch  the model answered another request
+        ├── ProtocolError       an endpoint broke the contract of the runtime
+        └── HookFailed          a transform hook failed (observers never raise)
+
+Layer 1: imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rollmesh.results.result import EvalResult
+    from rollmesh.runtime.report import RouteReport
+
+Outcome = Literal["not_done", "unknown", "done"]
+"""Whether a failed operation happened: only `not_done` may ever be sent again."""
+
+
+def _blank(cls: type[RollmeshError]) -> RollmeshError:
+    return cls.__new__(cls)
+
+
+class RollmeshError(Exception):
+    """Base of every error that rollmesh raises on purpose.
+
+    Guarantees: a copy, also one that came from another process, has the same message and
+    attributes (as everywhere in Python, not the same traceback and cause).
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls __init__ with `args`, which are not the arguments of ours.
+        return _blank, (type(self),), {**self.__dict__, "args": self.args}
+
+
+class InvalidValue(RollmeshError, ValueError):  # noqa: N818 - the family is named for what is wrong
+    """A value does not fit its space.
+
+    Attributes:
+        path: Where, as in `observation['wrist'][2]`.
+        detail: Expected, got, and what to do next, in one sentence.
+    """
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class EndpointFault(RollmeshError):  # noqa: N818
+    """What a port raises when the endpoint behind it failed.
+
+    Attributes:
+        error_class: Class name of the original error (`"ValueError"`).
+        detail: Its message.
+        traceback_text: The endpoint-side traceback, or `""`.
+        env_index: The lane it happened on, where known.
+        is_recoverable: Whether the endpoint says it may be reset and used again.
+        outcome: Whether the operation happened.
+    """
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        error_class: str = "EndpointFault",
+        traceback_text: str = "",
+        env_index: int | None = None,
+        is_recoverable: bool = False,
+        outcome: Outcome = "unknown",
+    ) -> None:
+        super().__init__(detail)
+        self.error_class = error_class
+        self.detail = detail
+        self.traceback_text = traceback_text
+        self.env_index = env_index
+        self.is_recoverable = is_recoverable
+        self.outcome: Outcome = outcome
+
+
+class WireError(RollmeshError):
+    """Bytes of a peer are no message of ours, or a message of ours cannot be sent.
+
+    A connection that gave such bytes cannot be used any more: nobody knows where its next message
+    starts.
+    """
+
+
+class ListenFailed(RollmeshError, OSError):  # noqa: N818
+    """A server cannot listen at an address.
+
+    Attributes:
+        address: The address, as it was asked for.
+    """
+
+    def __init__(self, address: str, detail: str) -> None:
+        super().__init__(f"cannot listen at {address}: {detail}")
+        self.address = address
+
+
+class TransportError(RollmeshError, ConnectionError):
+    """A connection failed.
+
+    Attributes:
+        address: The address of the other end.
+    """
+
+    def __init__(self, address: str, detail: str) -> None:
+        super().__init__(f"{address}: {detail}")
+        self.address = address
+
+
+class ConnectFailed(TransportError):
+    """Nobody answered at an address; it may be tried again."""
+
+
+class ConnectionLost(TransportError):
+    """The peer closed the connection or died, or this end was shut down."""
+
+
+class TransportTimeout(RollmeshError, TimeoutError):  # noqa: N818
+    """Nothing came, or nothing could be sent, before a deadline.
+
+    Attributes:
+        address: The address of the other end.
+        timeout_s: The limit, in seconds.
+        is_usable: Whether the connection can still be used: False where a message was cut.
+    """
+
+    def __init__(self, address: str, detail: str, *, timeout_s: float, is_usable: bool) -> None:
+        super().__init__(f"{address}: {detail} within {timeout_s:g} s")
+        self.address = address
+        self.timeout_s = timeout_s
+        self.is_usable = is_usable
+
+
+class RouteError(RollmeshError):
+    """One route ended badly.
+
+    Attributes:
+        route: The env id of the route, or `""` before there is one.
+        component: The component id of the endpoint concerned, or `"runner"`.
+        operation: `env.reset`, `env.step`, `model.predict`, …, or `""`.
+        step: The step of that operation (rule R16).
+        report: The partial report of the route: the episodes that had ended (rule R29).
+        cause: The error that led to this one, or None.
+        result: The same as a result, where `evaluate` ran the route.
+        is_recoverable: Whether the endpoint may be reset and used again.
+        outcome: Whether the operation happened, where that is known.
+    """
+
+    is_recoverable: bool = False
+    outcome: Outcome | None = None
+    result: EvalResult | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        route: str = "",
+        component: str = "runner",
+        operation: str = "",
+        step: int = 0,
+        report: RouteReport | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.route = route
+        self.component = component
+        self.operation = operation
+        self.step = step
+        self.report = report
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The error that led to this one (`__cause__`), or None."""
+        return self.__cause__
+
+
+class InvalidSpec(RouteError, ValueError):  # noqa: N818
+    """A session or call was refused before anything was touched.
+
+    Attributes:
+        field: The field that is wrong.
+    """
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(f"{field}: {detail}", operation="validate")
+        self.field = field
+
+
+class OperationTimeout(RouteError, TimeoutError):  # noqa: N818
+    """A reset, predict or step did not come back within its limit.
+
+    Attributes:
+        timeout_s: The limit, in seconds.
+        abandoned: True where the endpoint is left behind and will get no further call.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        timeout_s: float,
+        route: str = "",
+        component: str = "runner",
+        operation: str = "",
+        step: int = 0,
+    ) -> None:
+        super().__init__(message, route=route, component=component, operation=operation, step=step)
+        self.timeout_s = timeout_s
+        self.abandoned = True
+        self.outcome = "unknown"
+
+
+class RouteCancelled(RouteError):  # noqa: N818
+    """The route was cancelled by its caller, a signal or a KeyboardInterrupt.
+
+    Attributes:
+        reason: The caller's words.
+    """
+
+    def __init__(self, reason: str, *, route: str = "", operation: str = "", step: int = 0) -> None:
+        where = f" during {operation}" if operation else ""
+        super().__init__(
+            f"route {route or '?'} cancelled{where} at step {step}: {reason}",
+            route=route,
+            operation=operation,
+            step=step,
+        )
+        self.reason = reason
+
+
+class EndpointFailed(RouteError):  # noqa: N818
+    """Common part of `EnvFailed` and `ModelFailed`.
+
+    Attributes:
+        error_class: Class name of the original error.
+        traceback_text: The endpoint-side traceback, or `""`.
+        env_index: The lane it happened on, where known.
+        episode_id: The episode running there, where known.
+        seed: That episode's seed, where known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        fault: EndpointFault,
+        route: str = "",
+        component: str = "runner",
+        operation: str = "",
+        step: int = 0,
+        episode_id: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(message, route=route, component=component, operation=operation, step=step)
+        self.error_class = fault.error_class
+        self.traceback_text = fault.traceback_text
+        self.env_index = fault.env_index
+        self.episode_id = episode_id
+        self.seed = seed
+        self.is_recoverable = fault.is_recoverable
+        self.outcome = fault.outcome
+
+
+class EnvFailed(EndpointFailed):
+    """The env raised, exited or answered nonsense."""
+
+
+class ModelFailed(EndpointFailed):
+    """The model raised, exited or answered nonsense."""
+
+
+class ModelRouteMismatch(RouteError):  # noqa: N818
+    """The model's answer carries the context of another request.
+
+    Attributes:
+        request_id: The id of the request that was sent.
+    """
+
+    def __init__(
+        self, message: str, *, request_id: str, route: str, component: str, step: int
+    ) -> None:
+        super().__init__(
+            message, route=route, component=component, operation="model.predict", step=step
+        )
+        self.request_id = request_id
+
+
+class ProtocolError(RouteError):
+    """An endpoint broke the contract of the runtime."""
+
+
+class HookFailed(RouteError):  # noqa: N818
+    """A transform hook raised, returned None, or changed the number of leaves or rows.
+
+    Attributes:
+        hook: The hook's class name.
+    """
+
+    def __init__(self, message: str, *, hook: str, route: str, operation: str, step: int) -> None:
+        super().__init__(message, route=route, operation=operation, step=step)
+        self.hook = hook

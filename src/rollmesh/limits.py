@@ -1,0 +1,150 @@
+"""Every limit in one place: how long things may take, and how large they may be (layer 1).
+
+`Limits` are the durations of rule R4. `SizeLimits` are checked before anything that came from
+outside is allocated, indexed or looped over.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from rollmesh.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LONGEST_WAIT_S = float(2**33)
+"""About 272 years: a longer limit is none, because no lock or socket takes it as a timeout."""
+
+_JSON_NAMES = {
+    "env_connect_s": "envConnectTimeoutMs",
+    "model_connect_s": "modelConnectTimeoutMs",
+    "configure_s": "configureRouteTimeoutMs",
+    "env_reset_s": "envResetTimeoutMs",
+    "model_predict_s": "modelPredictTimeoutMs",
+    "env_step_s": "envStepTimeoutMs",
+    "close_s": "serviceCloseTimeoutMs",
+    "telemetry_window_s": "telemetryWindowMs",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How long each operation may take, in seconds; None means no limit.
+
+    Infinity, and whatever is longer than `LONGEST_WAIT_S`, is accepted and stored as None. 0 is
+    allowed for `telemetry_window_s` only, where it turns window telemetry off.
+
+    Attributes:
+        env_connect_s: Building or connecting an env, a rebuild included.
+        model_connect_s: Building, loading or connecting a model.
+        configure_s: Preparing the route between the two.
+        env_reset_s: One reset.
+        model_predict_s: One predict.
+        env_step_s: One env step.
+        close_s: Closing an endpoint, releasing an adapter, one eviction.
+        telemetry_window_s: Time between two window snapshots.
+
+    Raises:
+        InvalidSpec: A duration is negative, NaN, not a number, or 0 where that is not allowed.
+    """
+
+    env_connect_s: float | None = 60.0
+    model_connect_s: float | None = 600.0
+    configure_s: float | None = 600.0
+    env_reset_s: float | None = 300.0
+    model_predict_s: float | None = 300.0
+    env_step_s: float | None = 300.0
+    close_s: float | None = 5.0
+    telemetry_window_s: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        for name in _JSON_NAMES:
+            zero_ok = name == "telemetry_window_s"
+            value = check_duration(f"limits.{name}", getattr(self, name), zero_ok=zero_ok)
+            is_endless = value is not None and value > LONGEST_WAIT_S
+            object.__setattr__(self, name, None if is_endless else value)
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> Limits:
+        """Build limits from their JSON names, in milliseconds (`{"envStepTimeoutMs": 500}`).
+
+        Raises:
+            InvalidSpec: A name is unknown or a value is not a duration.
+        """
+        names = {json_name: name for name, json_name in _JSON_NAMES.items()}
+        given: dict[str, float | None] = {}
+        for json_name, value in table.items():
+            name = names.get(json_name)
+            if name is None:
+                known = ", ".join(sorted(names))
+                raise InvalidSpec(f"limits.{json_name}", f"unknown limit; known ones: {known}")
+            checked = check_duration(
+                f"limits.{json_name}", value, zero_ok=name == "telemetry_window_s"
+            )
+            given[name] = None if checked is None else checked / 1000.0
+        return cls(**given)
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return the limits under their JSON names, in milliseconds; null is no limit."""
+        return {
+            _JSON_NAMES[f.name]: None if (v := getattr(self, f.name)) is None else v * 1000.0
+            for f in fields(self)
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizeLimits:
+    """How large a thing from outside may be, checked before it is believed.
+
+    Attributes:
+        message_bytes: One encoded value or message; 256 MiB is the wire's own cap.
+        dims: Dimensions of an array.
+        nesting: Depth of nested spaces and metadata.
+        keys: Keys of one map, and children of one space.
+        key_bytes: UTF-8 bytes of one key.
+        text_bytes: UTF-8 bytes of one text.
+        hello_bytes: One message from a peer that has not been admitted yet.
+        rows: Rows (lanes) of one batch.
+    """
+
+    message_bytes: int = 256 * 2**20
+    dims: int = 8
+    nesting: int = 16
+    keys: int = 1024
+    key_bytes: int = 256
+    text_bytes: int = 2**20
+    hello_bytes: int = 16 * 2**10
+    rows: int = 2**16
+
+
+SIZE_LIMITS = SizeLimits()
+
+
+def check_duration(field: str, value: object, *, zero_ok: bool = False) -> float | None:
+    """Return a duration in seconds as a float, or None for no limit.
+
+    Raises:
+        InvalidSpec: The value is negative, NaN, not a number, or 0 where that is not allowed.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidSpec(field, f"wants a number of seconds or None for no limit, got {value!r}")
+    try:
+        seconds = float(value)
+    except OverflowError:  # an integer beyond every float
+        seconds = math.inf if value > 0 else -math.inf
+    if math.isnan(seconds) or seconds < 0 or (seconds == 0 and not zero_ok):
+        least = "0 or more" if zero_ok else "more than 0"
+        raise InvalidSpec(
+            field, f"wants {least} seconds, or None or infinity for no limit, got {value!r}"
+        )
+    return None if math.isinf(seconds) else seconds
+
+
+def timeout_ms(timeout_s: float | None) -> int:
+    """Return a limit as a request carries it: ms rounded up, at least 1; 0 is no limit."""
+    return 0 if timeout_s is None else max(1, math.ceil(timeout_s * 1000.0))
