@@ -1,0 +1,127 @@
+"""How strict a codec is with the values it is given (layer 2).
+
+A `Checker` travels with each `encode`. It decides what happens to a value that has the right
+structure but not the right content: reported once and delivered (`warn`), refused (`strict`), or
+not looked at (`off`). Structure is never its business: a wrong shape, a missing key or a number
+that would have to be cut is refused by the codec under every policy.
+
+It knows no space and no codec.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from rollmesh.errors import InvalidValue
+
+logger = logging.getLogger(__name__)
+
+Policy: TypeAlias = Literal["warn", "strict", "off"]
+NanPolicy: TypeAlias = Literal["policy", "refuse"]
+Report: TypeAlias = Callable[[str, str], None]
+"""Takes the path (`observation['wrist'][2]`) and a sentence about it."""
+
+POLICIES = ("warn", "strict", "off")
+NAN_POLICIES = ("policy", "refuse")
+
+
+def log_report(path: str, detail: str) -> None:
+    """Log one finding as a warning; what a `Checker` does unless told otherwise."""
+    logger.warning("conformance path=%s detail=%s", path, detail)
+
+
+class Checker:
+    """Decides about values that do not fit the content of their space.
+
+    Args:
+        root: First word of every path: `observation` or `action`.
+        policy: `warn` reports each kind of finding once per path and delivers the value unchanged;
+            `strict` refuses it; `off` does not look for any.
+        nan: `refuse` refuses NaN, and integers outside their domain unless the policy is `off`
+            (for actions); `policy` treats them like any other finding (for observations).
+        report: Called once per kind and path under `warn`; logs a warning by default.
+
+    Attributes:
+        looks: Whether values are checked at all.
+
+    Guarantees: safe to share between threads; a finding may then be reported twice in a race.
+
+    Raises:
+        InvalidValue: An unknown policy.
+    """
+
+    __slots__ = ("_children", "_report", "_seen", "looks", "nan", "policy", "root")
+
+    def __init__(
+        self,
+        root: str = "observation",
+        policy: Policy = "warn",
+        nan: NanPolicy = "policy",
+        report: Report | None = None,
+    ) -> None:
+        if policy not in POLICIES:
+            raise InvalidValue("conformance", f"wants one of {', '.join(POLICIES)}, got {policy!r}")
+        if nan not in NAN_POLICIES:
+            raise InvalidValue("nan", f"wants one of {', '.join(NAN_POLICIES)}, got {nan!r}")
+        self.root = root
+        self.policy: Policy = policy
+        self.nan: NanPolicy = nan
+        self.looks = policy != "off" or nan == "refuse"
+        self._report: Report = log_report if report is None else report
+        self._seen: set[tuple[str, str]] = set()
+        self._children: dict[str, Checker] = {}
+
+    def __repr__(self) -> str:
+        return f"Checker(root={self.root!r}, policy={self.policy!r}, nan={self.nan!r})"
+
+    def at(self, suffix: str) -> Checker:
+        """Return the checker of an inner value; it shares what was reported."""
+        child = self._children.get(suffix)
+        if child is None:
+            child = Checker(self.root + suffix, self.policy, self.nan, self._report)
+            child._seen = self._seen
+            self._children[suffix] = child
+        return child
+
+    def wants(self, kind: str, path: str, *, refuse: bool = False) -> bool:
+        """Return whether a finding of this kind would do anything, so that its text can be saved.
+
+        Args:
+            kind: Kind of the finding: `nan`, `bounds`, `dtype`, …
+            path: Path below the root.
+            refuse: Whether the finding would be passed to `note` with `refuse`.
+        """
+        if self.policy == "off":
+            return refuse
+        return refuse or self.policy == "strict" or (kind, self.root + path) not in self._seen
+
+    def note(self, kind: str, path: str, detail: str, *, refuse: bool = False) -> None:
+        """Take a finding: report it, refuse it, or let it pass.
+
+        Raises:
+            InvalidValue: The policy is `strict`, or `refuse` is set.
+        """
+        where = self.root + path
+        if refuse or self.policy == "strict":
+            raise InvalidValue(where, detail)
+        if self.policy == "off":
+            return
+        if (kind, where) not in self._seen:
+            self._seen.add((kind, where))
+            self._report(where, detail)
+
+    @property
+    def refuses_nan(self) -> bool:
+        """Whether NaN is refused whatever the policy."""
+        return self.nan == "refuse"
+
+    @property
+    def refuses_integers(self) -> bool:
+        """Whether integers outside their domain are refused though the policy is `warn`."""
+        return self.nan == "refuse" and self.policy != "off"
+
+
+STRUCTURE_ONLY = Checker("value", "off")
+"""Checks structure and nothing else; what codecs use when they get no checker."""

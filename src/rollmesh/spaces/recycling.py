@@ -1,0 +1,72 @@
+"""Recycles the memory of large arrays once nobody holds it any more (layer 2).
+
+Memory of this size goes back to the system when it is freed and comes as fresh pages when it is
+asked for again. For a camera frame the page faults cost ten times the copy itself. A `Recycler`
+keeps a few buffers and hands one out again when its reference count says that nothing else refers
+to it: no array, view, memoryview or tensor over it. Whoever wants to keep a value just keeps it.
+
+It knows arrays only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+WORTH_BYTES = 32 * 1024
+"""Smaller arrays are not worth it: malloc keeps their memory by itself."""
+KEPT_BYTES = 64 * 2**20
+"""Bytes that one recycler keeps per size of buffer."""
+_KEPT_BUFFERS = 128
+_KEPT_SIZES = 4
+_TRIES = 4
+_getrefcount = sys.getrefcount
+
+
+def _count_of_one_reference() -> int:
+    """Return what `getrefcount` says about an object that only one local variable holds."""
+    buffer = np.empty(1, np.uint8)
+    return _getrefcount(buffer)
+
+
+_FREE = _count_of_one_reference()
+_HAS_GIL = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class Recycler:
+    """Makes arrays over buffers that are used again.
+
+    Guarantees: a buffer in use is never handed out again; safe from several threads. A buffer is
+    out of the queue while its references are counted, and held by the taker when it goes back, so
+    that two takers can never both find it free. Without a GIL nothing is recycled.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, deque[ndarray[Any, np.dtype[np.uint8]]]] = {}
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Any:
+        """Return a writable array of `size` bytes; its content is whatever was there before."""
+        return ndarray(shape, dtype, self._take(size))
+
+    def _take(self, size: int) -> ndarray[Any, np.dtype[np.uint8]]:
+        kept = self._kept.get(size)
+        if kept is None:
+            if size > KEPT_BYTES or not _HAS_GIL or len(self._kept) >= _KEPT_SIZES:
+                return np.empty(size, np.uint8)
+            kept = self._kept.setdefault(size, deque(maxlen=min(KEPT_BYTES // size, _KEPT_BUFFERS)))
+        for _ in range(_TRIES):
+            try:
+                buffer = kept.popleft()
+            except IndexError:
+                break
+            is_free = _getrefcount(buffer) <= _FREE
+            kept.append(buffer)
+            if is_free:
+                return buffer
+        buffer = np.empty(size, np.uint8)
+        kept.append(buffer)  # the oldest one falls out where the queue is full
+        return buffer
