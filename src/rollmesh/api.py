@@ -1,0 +1,288 @@
+"""`evaluate`: the place where an env, a model, a plan and the runtime meet (layer 8)."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rollmesh import events
+from rollmesh.arguments import (
+    EpisodePlan,
+    derived_seeds,
+    optional_count,
+    read_cancel,
+    read_conformance,
+    read_hooks,
+    read_kwargs,
+    read_limits,
+    read_plan,
+)
+from rollmesh.clock import SYSTEM_CLOCK
+from rollmesh.errors import InvalidSpec, RouteCancelled, RouteError
+from rollmesh.limits import Limits
+from rollmesh.opening import Endpoints, OpeningOptions, RouteIds
+from rollmesh.ports import AutoresetMode, EnvContract, Info
+from rollmesh.results.result import EpisodeResult, EvalResult
+from rollmesh.runtime.cancel import CancelToken
+from rollmesh.runtime.driver import RouteDriver
+from rollmesh.runtime.hooks import Dispatcher
+from rollmesh.runtime.report import RouteReport
+from rollmesh.runtime.spec import OnError, Replan, SessionSpec
+from rollmesh.spaces.conformance import Policy
+from rollmesh.spaces.space import Discrete
+
+_logger = logging.getLogger(__name__)
+
+_PLAN_SEEDS = 2**31
+_NO_ENV = EnvContract(
+    id="-", observation_space=Discrete(n=1), action_space=Discrete(n=1), num_envs=1
+)
+"""Stands for the env's contract while everything else in a spec is checked."""
+
+
+def evaluate(
+    model: object,
+    env: object,
+    *,
+    episodes: int | None = None,
+    seeds: Iterable[int] | None = None,
+    base_seed: int | None = None,
+    options: Info | Sequence[Info | None] | None = None,
+    num_envs: int | None = None,
+    execution_horizon: int | None = None,
+    max_episode_steps: int | None = None,
+    max_episode_seconds: float | None = None,
+    hooks: object = (),
+    limits: Limits | None = None,
+    replan: Replan = "lane",
+    on_error: OnError = "raise",
+    conformance: Policy | Mapping[str, Policy] = "warn",
+    cancel: CancelToken | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> EvalResult:
+    """Run a model in an env for a number of episodes and return what came of it.
+
+    Args:
+        model: A callable `observation -> action`, a `Model`, a class of one, `"module:attribute"`,
+            `"random"`, or a Stable-Baselines3 file.
+        env: A Gymnasium id, `"module:callable"`, a factory, an env, a vector env, or a list of envs
+            or factories. What is built here is closed here; an instance stays open.
+        episodes: How many; `seeds` fixes it as well.
+        seeds: One env seed an episode, in plan order: any ints of 0 or more.
+        base_seed: The number that episode seeds follow from, the same on every machine and for any
+            `num_envs`. With neither, one is drawn and told as `result.plan_seed`.
+        options: Reset options: one mapping for all episodes, or a list with one (or None) each.
+        num_envs: How many envs to build from a factory and run side by side; never more than there
+            are episodes.
+        execution_horizon: How many actions of a chunk are executed; None is all of them.
+        max_episode_steps: Truncates an episode after so many steps.
+        max_episode_seconds: Truncates an episode after so many seconds.
+        hooks: A `Hooks` object, or a list of them.
+        limits: How long each operation may take.
+        replan: Whose queued actions an episode's end drops: `"lane"` or `"batch"`.
+        on_error: `"raise"` ends the run at the first fault; `"continue"` marks the episode of an
+            env fault as errored and rebuilds the env from its factory.
+        conformance: What happens to a value outside its space: `"warn"`, `"strict"`, `"off"`, or a
+            mapping with one for `"env"` and one for `"model"`.
+        cancel: A token that stops the run from another thread.
+        env_kwargs: Keyword arguments for the env's id or factory.
+        model_kwargs: Keyword arguments for the model's class or factory.
+
+    Returns:
+        The result; empty, with nothing built or called, for 0 episodes.
+
+    Raises:
+        InvalidSpec: An argument is wrong, or the env cannot do what is asked.
+        RouteError: The run failed or was cancelled. `error.result` holds the episodes that had
+            ended.
+
+    Guarantees: N episodes asked means the N planned ones, in plan order in the result, whatever the
+    width and however fast a lane is.
+    """
+    plan = read_plan(episodes=episodes, seeds=seeds, base_seed=base_seed, options=options)
+    width = optional_count("num_envs", num_envs)
+    checked_limits = read_limits(limits)
+    policies = read_conformance(conformance)
+    template = SessionSpec(
+        env_contract=_NO_ENV,
+        execution_horizon=optional_count("execution_horizon", execution_horizon),
+        max_episode_steps=optional_count("max_episode_steps", max_episode_steps),
+        max_episode_seconds=max_episode_seconds,
+        replan=replan,
+        on_error=on_error,
+        limits=checked_limits,
+    )
+    run = _Run(plan=plan, template=template, hooks=read_hooks(hooks), cancel=read_cancel(cancel))
+    opening = OpeningOptions(
+        num_envs=width if width is None else min(width, plan.count),
+        env_kwargs=read_kwargs("env_kwargs", env_kwargs),
+        model_kwargs=read_kwargs("model_kwargs", model_kwargs),
+        env_conformance=policies[0],
+        model_conformance=policies[1],
+        limits=checked_limits,
+        share_thread=on_error == "raise",
+    )
+    if plan.count == 0:
+        return EvalResult(episodes=())
+    ids = RouteIds(session_id=template.session_id, env_id=template.env_id)
+    endpoints = Endpoints(model, env, ids=ids, options=opening, hooks=run.hooks)
+    return run.over(endpoints)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One evaluation whose arguments are good."""
+
+    plan: EpisodePlan
+    template: SessionSpec
+    hooks: tuple[object, ...]
+    cancel: CancelToken
+
+    def over(self, endpoints: Endpoints) -> EvalResult:
+        """Open the endpoints, drive the route, and return the result."""
+        try:
+            with endpoints:
+                return self._drive(endpoints)
+        except RouteError as error:
+            if error.result is None and not isinstance(error, InvalidSpec):
+                error.result = self._result(None, endpoints, stopped=_why(error))
+            raise
+
+    def _drive(self, endpoints: Endpoints) -> EvalResult:
+        port = endpoints.env
+        spec = replace(
+            self.template,
+            env_contract=port.contract,
+            num_envs=port.contract.num_envs,
+            env_component=endpoints.env_component,
+            model_component=endpoints.model_component,
+            close_env_on_end=endpoints.owns_env,
+            max_episodes=self.plan.count,
+            episode_options=self.plan.options,
+        )
+        spec, plan_seed = self._with_seeds(spec, frozenset(port.capabilities))
+        driver = RouteDriver(spec, port, endpoints.model, hooks=self.hooks)
+        spec.check_capabilities(frozenset(port.capabilities))
+        self._tell_plan_seed(spec, plan_seed)
+        endpoints.hand_over()
+        started_ns = SYSTEM_CLOCK.monotonic_ns()
+        try:
+            report = driver.run(self.cancel)
+        except RouteError as error:
+            error.result = self._result(
+                error.report,
+                endpoints,
+                plan_seed=plan_seed,
+                width=spec.width,
+                elapsed_s=(SYSTEM_CLOCK.monotonic_ns() - started_ns) / 1e9,
+                stopped=_why(error),
+            )
+            raise
+        short = report.total_episodes < self.plan.count
+        return self._result(
+            report,
+            endpoints,
+            plan_seed=plan_seed,
+            width=spec.width,
+            elapsed_s=(SYSTEM_CLOCK.monotonic_ns() - started_ns) / 1e9,
+            stopped="stopped taking new episodes" if short else None,
+        )
+
+    def _with_seeds(
+        self, spec: SessionSpec, capabilities: frozenset[str]
+    ) -> tuple[SessionSpec, int | None]:
+        """Return the spec with the plan's seeds, and the number they follow from, if any."""
+        plan = self.plan
+        if plan.seeds is not None:
+            spec = replace(spec, episode_seeds=plan.seeds)
+            self._refuse_unowned(spec, capabilities)
+            return spec, None
+        plan_seed = plan.base_seed
+        if plan_seed is None:
+            plan_seed = secrets.randbelow(_PLAN_SEEDS)
+        seeded = replace(spec, episode_seeds=derived_seeds(plan_seed, plan.count))
+        if seeded.owns_resets(capabilities):
+            return seeded, plan_seed
+        self._refuse_unowned(spec, capabilities)
+        _logger.warning(
+            "no_seeds_sent env=%s: a %s env resets itself, so its episodes are not seeded and the "
+            "result cannot be repeated; give a factory with num_envs, or an env with "
+            "AutoresetMode.DISABLED",
+            spec.env_component,
+            spec.autoreset_mode.name,
+        )
+        return spec, None
+
+    def _refuse_unowned(self, spec: SessionSpec, capabilities: frozenset[str]) -> None:
+        """Refuse a plan that only holds where the runtime owns resets, by its argument's name."""
+        if spec.owns_resets(capabilities) or spec.autoreset_mode is AutoresetMode.DISABLED:
+            return
+        asked = {
+            "seeds": self.plan.seeds,
+            "base_seed": self.plan.base_seed,
+            "options": self.plan.options,
+            "max_episode_steps": spec.max_episode_steps,
+            "max_episode_seconds": spec.max_episode_seconds,
+        }
+        for name, value in asked.items():
+            if value is not None:
+                raise InvalidSpec(
+                    name,
+                    f"needs an env whose episodes rollmesh starts itself, but this one has "
+                    f"autoreset mode {spec.autoreset_mode.name} and resets itself; give a factory "
+                    "with num_envs, or build it with AutoresetMode.DISABLED",
+                )
+
+    def _tell_plan_seed(self, spec: SessionSpec, plan_seed: int | None) -> None:
+        if plan_seed is None:
+            return
+        message = f"plan seed {plan_seed}"
+        if self.plan.base_seed is None:
+            message += f", drawn; repeat with base_seed={plan_seed}"
+        _logger.info("%s session_id=%s", message, spec.session_id)
+        emit = Dispatcher(self.hooks).log
+        if emit is not None:
+            names = events.Route(spec.env_id, spec.env_component, spec.model_component)
+            emit(
+                events.Log(
+                    session_id=spec.session_id,
+                    route=names,
+                    level="info",
+                    message=message,
+                    source="evaluate",
+                )
+            )
+
+    def _result(
+        self,
+        report: RouteReport | None,
+        endpoints: Endpoints,
+        *,
+        stopped: str | None,
+        plan_seed: int | None = None,
+        width: int = 1,
+        elapsed_s: float = 0.0,
+    ) -> EvalResult:
+        ended = () if report is None else report.episodes
+        return EvalResult(
+            episodes=tuple([EpisodeResult.from_summary(one) for one in ended]),
+            telemetry=None if report is None else report.telemetry,
+            plan_seed=plan_seed,
+            env=endpoints.env_component,
+            model=endpoints.model_component,
+            num_envs=width,
+            planned=self.plan.count,
+            elapsed_s=elapsed_s,
+            stopped=stopped,
+        )
+
+
+def _why(error: RouteError) -> str:
+    """Return in one line why a run stopped."""
+    if isinstance(error, RouteCancelled):
+        return error.reason
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,104 @@
+"""`rollmesh check env` and `rollmesh check model`: what is wrong, in plain sentences (layer 9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from rollmesh.cli import exit_codes
+from rollmesh.cli.eval_command import absolute_file, fix_working_directory, json_object, log_to
+from rollmesh.cli.output import own_output
+from rollmesh.errors import InvalidSpec, RollmeshError
+from rollmesh.testing import check_env, check_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rollmesh.testing import CheckReport
+
+
+def check_env_command(
+    target: str,
+    /,
+    *,
+    env_kwargs: str | None = None,
+    seed: int = 0,
+    max_steps: int = 1000,
+) -> int:
+    """Play a few episodes of an env with random actions and say what is wrong with it.
+
+    Exit codes: 0 nothing failed (warnings pass), 1 something did, 2 bad arguments.
+
+    Parameters
+    ----------
+    target
+        A Gymnasium id (CartPole-v1, module:Name-v0) or module:callable.
+    env_kwargs
+        Keyword arguments for the env, as a JSON object.
+    seed
+        The first seed to play.
+    max_steps
+        Longest episode to play.
+    """
+    return _check(
+        lambda: check_env(
+            target,
+            env_kwargs=json_object("--env-kwargs", env_kwargs),
+            seed=seed,
+            max_steps=max_steps,
+        )
+    )
+
+
+def check_model_command(
+    target: str,
+    /,
+    *,
+    env: Annotated[str, Parameter(name=["--env", "-e"])],
+    env_kwargs: str | None = None,
+    model_kwargs: str | None = None,
+    seed: int = 0,
+) -> int:
+    """Ask a model for actions on observations of an env and say what is wrong with them.
+
+    Exit codes: 0 nothing failed (warnings pass), 1 something did, 2 bad arguments.
+
+    Parameters
+    ----------
+    target
+        module:callable, module:Class, a Stable-Baselines3 or torch file, or random.
+    env
+        The env it is made for: a Gymnasium id or module:callable.
+    env_kwargs
+        Keyword arguments for the env, as a JSON object.
+    model_kwargs
+        Keyword arguments for the model, as a JSON object.
+    seed
+        The seed of the observations it is asked about.
+    """
+    model = absolute_file(target)
+    return _check(
+        lambda: check_model(
+            model,
+            env,
+            env_kwargs=json_object("--env-kwargs", env_kwargs),
+            model_kwargs=json_object("--model-kwargs", model_kwargs),
+            seed=seed,
+        )
+    )
+
+
+def _check(run: Callable[[], CheckReport]) -> int:
+    with own_output() as output, log_to(output.note):
+        fix_working_directory()
+        try:
+            report = run()
+        except InvalidSpec as error:
+            output.note(f"error: {error}")
+            return exit_codes.BAD_ARGUMENTS
+        except RollmeshError as error:
+            output.note(f"error: {type(error).__name__}: {error}")
+            return exit_codes.FAILED
+        output.result(str(report))
+        return exit_codes.OK if report.passed else exit_codes.FAILED

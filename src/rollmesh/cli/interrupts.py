@@ -1,0 +1,89 @@
+"""Ctrl-C and SIGTERM: the first stops the run, the second does not wait (layer 9).
+
+In process there is no grace: the first signal starts no new episode and cancels the running ones at
+once; closing what was built is then bounded by the close limit. While the env or model is still
+being built there is nothing to cancel: the signal interrupts the wait. The second signal ends the
+process without waiting for anything, once what had finished was printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from rollmesh.cli import exit_codes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rollmesh.runtime.cancel import CancelToken
+
+_REASONS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_CODES: dict[int, int] = {
+    signal.SIGINT: exit_codes.INTERRUPTED,
+    signal.SIGTERM: exit_codes.TERMINATED,
+}
+
+
+class Interrupts:
+    """What signals came.
+
+    Attributes:
+        exit_code: The code the process ends with, or None while no signal came.
+        is_running: Set while a route runs and can be cancelled.
+        is_printing: Set once the result is on its way out: then signals only change the exit code.
+    """
+
+    def __init__(self, cancel: CancelToken, give_up: Callable[[int], None]) -> None:
+        self._cancel = cancel
+        self._give_up = give_up
+        self.exit_code: int | None = None
+        self.is_running = False
+        self.is_printing = False
+
+    def on_signal(self, number: int, _frame: Any) -> None:
+        """Cancel the run; the second time, give up."""
+        code = _CODES[number]
+        if self.is_printing:
+            self.exit_code = self.exit_code or code
+            return
+        if self.exit_code is not None:
+            self.is_printing = True
+            self._give_up(self.exit_code)
+            return
+        self.exit_code = code
+        self._cancel.cancel(_REASONS[number])
+        if not self.is_running:
+            raise KeyboardInterrupt
+
+    # ----------------------------------------------------------------- as a hooks object
+
+    def session_started(self, _event: Any) -> None:
+        """Take note that there is a route to cancel."""
+        self.is_running = True
+
+
+@contextlib.contextmanager
+def watch(cancel: CancelToken, give_up: Callable[[int], None]) -> Iterator[Interrupts]:
+    """Handle SIGINT and SIGTERM while a run is on; elsewhere than on the main thread, do nothing.
+
+    Args:
+        cancel: Cancelled by the first signal.
+        give_up: Called with the exit code by the second one; it must not return.
+    """
+    interrupts = Interrupts(cancel, give_up)
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    before = {number: signal.signal(number, interrupts.on_signal) for number in _CODES}
+    try:
+        yield interrupts
+    finally:
+        # After a signal the process is on its way out: another one must not change its exit code,
+        # not even while the interpreter shuts down, which takes Python's own handlers away.
+        over = interrupts.exit_code is not None
+        for number, handler in before.items():
+            known = signal.SIG_DFL if handler is None else handler
+            signal.signal(number, signal.SIG_IGN if over else known)

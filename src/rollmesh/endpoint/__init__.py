@@ -1,0 +1,1 @@
+"""Endpoints: local envs and models as ports (layer 6)."""

@@ -1,0 +1,93 @@
+"""Splits the infos of a vector env into one dict per lane (layer 6).
+
+Gymnasium batches infos as a dict of arrays: under `key` one entry per lane, under `_key` a mask
+of the lanes that said something; the others hold a filler (0 or None), which must not be taken
+for a value. Nested dicts are batched the same way, level by level.
+
+Other vector envs leave the masks out. There an entry with the lanes along its first axis is
+split, and anything else belongs to every lane as it is.
+
+Gymnasium keeps a Python int, float or bool in an array of int64, float64 or bool; these come
+back as Python numbers. Other numpy types come back as numpy scalars of their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+_PLAIN_DTYPES = (np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.bool_))
+
+
+def split_infos(infos: Any, count: int) -> list[dict[str, Any]]:
+    """Return one dict per lane, each with its own values only.
+
+    Args:
+        infos: A dict in Gymnasium's form, or a sequence with one dict (or None) per lane.
+        count: Number of lanes.
+
+    Raises:
+        TypeError: It has neither form.
+    """
+    if isinstance(infos, Mapping):
+        return _split(infos, count)
+    if isinstance(infos, (list, tuple, np.ndarray)) and len(infos) == count:
+        return [_one(info, lane) for lane, info in enumerate(infos)]
+    raise TypeError(f"wants a dict or {count} dicts, got {type(infos).__name__}")
+
+
+def _one(info: Any, lane: int) -> dict[str, Any]:
+    if info is None:
+        return {}
+    if isinstance(info, Mapping):
+        return dict(info)
+    raise TypeError(f"wants a dict for lane {lane}, got {type(info).__name__}")
+
+
+def _split(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    for key, value in infos.items():
+        if _is_mask(infos, key, count):
+            continue
+        mask = infos.get(f"_{key}") if isinstance(key, str) else None
+        said: Iterable[int] = range(count)
+        if mask is not None and _is_lane_mask(mask, count):
+            said = np.flatnonzero(mask).tolist()
+        if isinstance(value, Mapping):
+            parts: Any = _split(value, count)
+        else:
+            parts = _lanes_of(value, count)
+        for lane in said:
+            rows[lane][key] = parts[lane]
+    return rows
+
+
+def _is_mask(infos: Mapping[str, Any], key: Any, count: int) -> bool:
+    """Return whether `key` only says which lanes have a value under the key it is named for."""
+    return (
+        isinstance(key, str)
+        and key.startswith("_")
+        and key[1:] in infos
+        and _is_lane_mask(infos[key], count)
+    )
+
+
+def _is_lane_mask(value: Any, count: int) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.bool_ and value.shape == (count,)
+
+
+def _lanes_of(value: Any, count: int) -> Any:
+    """Return something that gives the entry of each lane by index."""
+    if isinstance(value, np.ndarray):
+        if value.ndim == 1 and value.dtype in _PLAIN_DTYPES and len(value) == count:
+            return value.tolist()
+        if value.ndim and len(value) == count:
+            return value
+    elif isinstance(value, (list, tuple)):
+        if len(value) == count:
+            return value
+    elif getattr(value, "ndim", 0) and value.shape[0] == count:  # a tensor
+        return value
+    return [value] * count

@@ -1,0 +1,331 @@
+"""What an evaluation found: one `EpisodeResult` per planned episode, and the numbers they give.
+
+Layer 7. Built from the report of a route; knows nothing of envs, models or how they ran. Intervals
+are computed when first asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from rollmesh.results.stats import Interval, bootstrap_interval, mean, wilson_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rollmesh.events import TelemetrySnapshot
+    from rollmesh.runtime.report import EpisodeSummary
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodeResult:
+    """One episode that ended, by itself, by a cap, or by a fault of its env.
+
+    Attributes:
+        index: Its place in the plan.
+        seed: The env seed it was reset with; None if none was sent.
+        env_index: The lane it ran on.
+        episode_id: Its id (UUIDv7).
+        steps: Number of env steps.
+        total_reward: Sum of rewards; NaN if one was.
+        terminated: Whether the env ended it.
+        truncated: Whether a limit cut it short.
+        success: The env's own word, or None where it has none.
+        duration_s: From the reset's reply to the last step's, in seconds.
+        error: What spoiled it, or None. An episode with an error is neither success nor failure.
+    """
+
+    index: int
+    seed: int | None
+    env_index: int
+    episode_id: str
+    steps: int
+    total_reward: float
+    terminated: bool
+    truncated: bool
+    success: bool | None = None
+    duration_s: float = 0.0
+    error: str | None = None
+
+    @classmethod
+    def from_summary(cls, summary: EpisodeSummary) -> EpisodeResult:
+        """Build one from a route report's summary."""
+        return cls(**{name: getattr(summary, name) for name in _EPISODE_FIELDS})
+
+
+_EPISODE_FIELDS = tuple(f.name for f in fields(EpisodeResult))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalResult:
+    """The outcome of `evaluate`.
+
+    Numbers are taken over the episodes that finished; an episode with an `error` is in `episodes`
+    and in no mean or rate.
+
+    Attributes:
+        episodes: The episodes that ended, in plan order.
+        telemetry: Durations and sizes of the calls made, or None if nothing ran.
+        plan_seed: The number all episode seeds follow from; None with explicit seeds or none.
+        env: The env's name.
+        model: The model's name.
+        num_envs: Number of lanes that ran.
+        planned: Number of episodes asked for.
+        elapsed_s: Time the run took, building and loading not counted, in seconds.
+        stopped: Why fewer episodes ended than were planned, or None.
+    """
+
+    episodes: tuple[EpisodeResult, ...]
+    telemetry: TelemetrySnapshot | None = None
+    plan_seed: int | None = None
+    env: str = ""
+    model: str = ""
+    num_envs: int = 1
+    planned: int = 0
+    elapsed_s: float = 0.0
+    stopped: str | None = None
+    _finished: tuple[EpisodeResult, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        finished = tuple(e for e in self.episodes if e.error is None)
+        object.__setattr__(self, "_finished", finished)
+
+    # Rates over the episodes whose env says.
+
+    @property
+    def base_seed(self) -> int | None:
+        """The `base_seed` that makes `evaluate` run this plan again: the plan seed."""
+        return self.plan_seed
+
+    @property
+    def num_errors(self) -> int:
+        """Number of episodes spoiled by a fault."""
+        return len(self.episodes) - len(self._finished)
+
+    @cached_property
+    def _verdicts(self) -> tuple[bool, ...]:
+        return tuple(e.success for e in self._finished if e.success is not None)
+
+    @property
+    def success_rate(self) -> float | None:
+        """Rate of successes among the episodes whose env says; None if none does."""
+        said = self._verdicts
+        return sum(said) / len(said) if said else None
+
+    @cached_property
+    def success_interval(self) -> Interval | None:
+        """Wilson's 95 % interval for the success rate; None where there is no rate."""
+        return wilson_interval(sum(self._verdicts), len(self._verdicts))
+
+    @property
+    def success_bounds(self) -> tuple[float, float] | None:
+        """The success rate had all errored episodes failed, and had they all succeeded.
+
+        None where there is no rate. Without errors both are the rate.
+        """
+        said, errors = self._verdicts, self.num_errors
+        if not said:
+            return None
+        n, good = len(said) + errors, sum(said)
+        return good / n, (good + errors) / n
+
+    # Returns of finished episodes.
+
+    @cached_property
+    def _returns(self) -> tuple[float, ...]:
+        return tuple(e.total_reward for e in self._finished)
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean of the total rewards; NaN if one of them is, None of no episodes."""
+        return mean(self._returns)
+
+    @property
+    def num_non_finite_returns(self) -> int:
+        """Number of finished episodes whose total reward is NaN or infinite."""
+        return sum(1 for value in self._returns if not math.isfinite(value))
+
+    @cached_property
+    def return_interval(self) -> Interval | None:
+        """95 % bootstrap interval for the mean return; None below two episodes or if not finite."""
+        return bootstrap_interval(self._returns)
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean number of steps; None of no episodes."""
+        return mean([float(e.steps) for e in self._finished])
+
+    @property
+    def total_steps(self) -> int:
+        """Number of env steps of all episodes here."""
+        return sum(e.steps for e in self.episodes)
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Env steps per second of the run; None where nothing ran."""
+        return self.total_steps / self.elapsed_s if self.elapsed_s > 0 else None
+
+    # Views.
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that JSON can carry, keys named as the fields.
+
+        Non-finite numbers become None, and their paths (`episodes[3].total_reward`) are listed
+        under `non_finite`.
+        """
+        table: dict[str, Any] = {
+            "env": self.env,
+            "model": self.model,
+            "num_envs": self.num_envs,
+            "planned": self.planned,
+            "plan_seed": self.plan_seed,
+            "stopped": self.stopped,
+            "success_rate": self.success_rate,
+            "success_interval": _interval_dict(self.success_interval),
+            "success_bounds": self.success_bounds,
+            "mean_return": self.mean_return,
+            "return_interval": _interval_dict(self.return_interval),
+            "mean_length": self.mean_length,
+            "num_errors": self.num_errors,
+            "num_non_finite_returns": self.num_non_finite_returns,
+            "total_steps": self.total_steps,
+            "elapsed_s": self.elapsed_s,
+            "steps_per_s": self.steps_per_s,
+            "episodes": [asdict(e) for e in self.episodes],
+            "telemetry": None if self.telemetry is None else msgspec.to_builtins(self.telemetry),
+        }
+        non_finite: list[str] = []
+        cleaned: dict[str, Any] = _finite(table, "", non_finite)
+        cleaned["non_finite"] = non_finite
+        return cleaned
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Return `to_dict()` as JSON text that any parser accepts."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    def summary(self) -> tuple[SummaryRow, ...]:
+        """Return the lines of the result table."""
+        rows = [*_success_rows(self), *_return_rows(self)]
+        if self.num_errors:
+            rows.append(SummaryRow("errored", str(self.num_errors), "", _first_error(self)))
+        speed = self.steps_per_s
+        if speed is not None:
+            note = f"{self.total_steps:,} steps in {self.elapsed_s:.2f} s"
+            rows.append(SummaryRow("steps/s", f"{speed:,.0f}", "", note))
+        if self.plan_seed is not None:
+            rows.append(SummaryRow("plan seed", str(self.plan_seed), "", ""))
+        return tuple(rows)
+
+    def title(self) -> str:
+        """Return one line that says what ran and how far it got."""
+        ended = f"{len(self.episodes)}"
+        if self.stopped is not None or len(self.episodes) != self.planned:
+            ended += f" of {self.planned}"
+        lanes = f", {self.num_envs} lanes" if self.num_envs > 1 else ""
+        why = f" (stopped: {self.stopped})" if self.stopped is not None else ""
+        who = f"{self.model} in {self.env}: " if self.env or self.model else ""
+        return f"{who}{ended} episodes{lanes}{why}"
+
+    def __repr__(self) -> str:
+        rows = self.summary()
+        wide = [
+            max((len(cell) for cell in column), default=0) for column in zip(*rows, strict=True)
+        ]
+        lines = [f"EvalResult  {self.title()}"]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, wide, strict=True))
+            lines.append(("  " + "  ".join(cells)).rstrip())
+        return "\n".join(lines)
+
+
+class SummaryRow(NamedTuple):
+    """One line of the result table; empty cells are `""`."""
+
+    label: str
+    value: str
+    interval: str
+    note: str
+
+
+def _success_rows(result: EvalResult) -> Iterable[SummaryRow]:
+    rate, bounds = result.success_rate, result.success_bounds
+    if rate is None or bounds is None:
+        if result.episodes:
+            yield SummaryRow("success rate", "-", "", "the env does not say")
+        return
+    said = [e for e in result.episodes if e.error is None and e.success is not None]
+    note = f"{sum(bool(e.success) for e in said)} of {len(said)}"
+    silent = len(result.episodes) - result.num_errors - len(said)
+    if silent:
+        note += f"; {silent} do not say"
+    if result.num_errors:
+        note += f"; {bounds[0]:.3f} to {bounds[1]:.3f} with the errored ones"
+    yield SummaryRow("success rate", f"{rate:.3f}", _interval_text(result.success_interval), note)
+
+
+def _return_rows(result: EvalResult) -> Iterable[SummaryRow]:
+    average, length = result.mean_return, result.mean_length
+    if average is None or length is None:
+        return
+    odd = result.num_non_finite_returns
+    note = f"{odd} of {len(result.episodes) - result.num_errors} returns not finite" if odd else ""
+    interval = _interval_text(result.return_interval)
+    yield SummaryRow("mean return", _number(average), interval, note)
+    yield SummaryRow("mean length", _number(length), "", "")
+
+
+def _first_error(result: EvalResult) -> str:
+    first = next(e.error for e in result.episodes if e.error is not None)
+    line = first.strip().splitlines()[0] if first.strip() else "no message"
+    return f"first: {line[:80]}"
+
+
+_METHOD_NAMES = {
+    "wilson": "Wilson",
+    "bca": "BCa bootstrap",
+    "percentile": "percentile bootstrap",
+    "t": "Student t",
+}
+
+
+def _interval_text(interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    if interval.method == "constant":
+        return "(all equal)"
+    ends = f"[{_number(interval.low)}, {_number(interval.high)}]"
+    return f"{ends} {interval.confidence * 100:g} % {_METHOD_NAMES[interval.method]}"
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else str(value)
+    size = abs(value)
+    if size and not 1e-3 <= size < 1e7:  # noqa: PLR2004 - where plain digits stop being readable
+        return f"{value:.4g}"
+    return f"{value:,.3f}" if size < 10 else f"{value:,.1f}"  # noqa: PLR2004
+
+
+def _interval_dict(interval: Interval | None) -> dict[str, Any] | None:
+    return None if interval is None else asdict(interval)
+
+
+def _finite(value: Any, path: str, found: list[str]) -> Any:
+    """Return a copy with None for every non-finite float, whose paths are added to `found`."""
+    if isinstance(value, dict):
+        return {
+            key: _finite(item, f"{path}.{key}" if path else str(key), found)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_finite(item, f"{path}[{i}]", found) for i, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        found.append(path)
+        return None
+    return value

@@ -1,0 +1,1 @@
+"""The route runtime: spec, episode loop, engines, hooks, telemetry (layer 3)."""

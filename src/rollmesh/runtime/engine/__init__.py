@@ -1,0 +1,1 @@
+"""Engines: interpreters of the episode loop (layer 3)."""

@@ -1,0 +1,151 @@
+"""What all engines share: calling a port, and telling apart the ways a call can end.
+
+An engine drives group loops: it performs the operations they yield and sends back what came of
+them. It knows deadlines and cancel, and nothing of episodes, hooks or telemetry.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rollmesh.clock import Clock
+from rollmesh.errors import OperationTimeout, RouteCancelled, RouteError
+from rollmesh.ports import EnvPort, ModelPort
+from rollmesh.runtime.cancel import CancelToken
+from rollmesh.runtime.operations import GroupLoop, Operation
+
+logger = logging.getLogger(__name__)
+
+CANCEL_GRACE_S = 0.02
+"""After a cancel, an operation under way elsewhere gets this long to come back before its thread is
+left behind: a step of a millisecond ends, and its env can still be closed."""
+
+LOOK_AGAIN_S = 1.0
+"""No wait on the calling thread is longer: a signal that comes in the moment before a wait does not
+interrupt it (CPython), and Ctrl-C is to be heard all the same."""
+
+NOT_MEASURED = ("reset_adapter", "release_adapter", "close", "rebuild")
+"""Methods whose replies are not stamped: they return nothing."""
+
+
+@dataclass(slots=True)
+class Task:
+    """A loop to drive, and how its failures are told.
+
+    Attributes:
+        loop: The generator.
+        explain: Turns what a port raised into the error of this route.
+    """
+
+    loop: GroupLoop
+    explain: Callable[[Operation, BaseException], RouteError]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineParts:
+    """What an engine is given.
+
+    Attributes:
+        env: The env port.
+        model: The model port.
+        cancel: Stops the run.
+        clock: Stamps replies.
+        env_id: The route, for messages.
+        env_component: Name of the env endpoint.
+        model_component: Name of the model endpoint.
+        close_s: How long operations under way may take to come back once another one failed.
+        shortest_limit_s: The smallest limit of any operation: nothing new expires sooner.
+    """
+
+    env: EnvPort
+    model: ModelPort
+    cancel: CancelToken
+    clock: Clock
+    env_id: str
+    env_component: str
+    model_component: str
+    close_s: float | None
+    shortest_limit_s: float | None
+
+    def component(self, operation: Operation) -> str:
+        """Return the name of the endpoint that an operation calls."""
+        return self.env_component if operation.target == "env" else self.model_component
+
+    def port(self, operation: Operation) -> Any:
+        """Return the port that an operation calls."""
+        return self.env if operation.target == "env" else self.model
+
+    def timed_out(self, operation: Operation) -> OperationTimeout:
+        """Return the error of an operation that did not come back in time (rule R16)."""
+        limit = operation.timeout_s or 0.0
+        component = self.component(operation)
+        return OperationTimeout(
+            f"{component}: {operation.name} timed out: it did not come back within {limit:g} s at "
+            f"step {operation.step}; look at what the {operation.target} does there, or raise the "
+            "limit",
+            timeout_s=limit,
+            route=self.env_id,
+            component=component,
+            operation=operation.name,
+            step=operation.step,
+        )
+
+    def cancelled(self, operation: Operation) -> RouteCancelled:
+        """Return the error of an operation that a cancel interrupted or prevented (rule R15)."""
+        return RouteCancelled(
+            self.cancel.reason or "cancelled by caller",
+            route=self.env_id,
+            operation=operation.name,
+            step=operation.step,
+        )
+
+
+class LeftBehind:
+    """Which endpoints were abandoned: the model, and lanes of the env (rule R49)."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._all_lanes = frozenset(range(num_envs))
+        self._lanes: set[int] = set()
+        self._model = False
+
+    def add(self, operation: Operation) -> None:
+        """Note that the endpoint of this operation was left behind."""
+        if operation.target == "model":
+            self._model = True
+        else:
+            self._lanes.update(operation.env_indices or self._all_lanes)
+
+    def rebuilt(self, operation: Operation) -> None:
+        """Note that lanes were built anew."""
+        self._lanes.difference_update(operation.env_indices or self._all_lanes)
+
+    def is_whole(self, target: str) -> bool:
+        """Tell whether nothing of an endpoint is left to call."""
+        return self._model if target == "model" else self._lanes >= self._all_lanes
+
+
+class Engine(Protocol):
+    """Drives loops to their end."""
+
+    def run(self, tasks: Sequence[Task], *, shutdown: bool = False) -> None:
+        """Drive all tasks; the first error that a loop does not handle is raised.
+
+        With `shutdown` a cancel changes nothing (rule R15) and abandoned endpoints are skipped.
+        """
+        ...
+
+    def is_abandoned(self, target: str) -> bool:
+        """Tell whether the `env` or `model` endpoint was left behind as a whole."""
+        ...
+
+    def overdue(self) -> None:
+        """Log an operation on the calling thread that is past its limit; called from the ticker."""
+        ...
+
+
+def log_unawaited(operation: Operation, error: BaseException) -> None:
+    """Log what became of an operation that nobody waits for (rule R24)."""
+    logger.warning("unawaited_operation_failed operation=%s error=%s", operation.name, error)

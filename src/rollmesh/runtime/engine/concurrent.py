@@ -1,0 +1,292 @@
+"""The concurrent engine: many groups, one inbox (rule R45).
+
+Ports with `submit` work elsewhere and call back; the others are called right here, between two
+items of the inbox. Deadlines and cancel are the inbox's time-outs and wake-ups, so that nothing is
+polled. An operation that is late, or under way when the route is cancelled, is left behind: its
+port is told to `abandon` those lanes, and what comes back after all is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollmesh.errors import ProtocolError, RouteCancelled, RouteError
+from rollmesh.runtime.engine.base import (
+    CANCEL_GRACE_S,
+    LOOK_AGAIN_S,
+    NOT_MEASURED,
+    EngineParts,
+    LeftBehind,
+    Task,
+    log_unawaited,
+    logger,
+)
+from rollmesh.runtime.engine.blocking import BlockingEngine
+from rollmesh.runtime.engine.inbox import Inbox
+from rollmesh.runtime.operations import Operation
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """An operation under way.
+
+    Attributes:
+        task: Whose it is; None where nobody waits for it.
+        operation: What was asked.
+        started_ns: When it was submitted.
+        result: Its reply, or the exception it raised, once landed.
+        ended_ns: When it landed.
+    """
+
+    task: Task | None
+    operation: Operation
+    started_ns: int
+    result: Any = None
+    ended_ns: int = 0
+
+
+@dataclass
+class Deadlines:
+    """Flights under way, by time-out: the oldest of each class is the first to expire."""
+
+    _classes: dict[float | None, OrderedDict[int, Flight]] = field(
+        default_factory=dict[float | None, OrderedDict[int, Flight]]
+    )
+
+    def add(self, flight: Flight) -> None:
+        self._classes.setdefault(flight.operation.timeout_s, OrderedDict())[id(flight)] = flight
+
+    def remove(self, flight: Flight) -> bool:
+        """Take a landed flight out; False where it was left behind before."""
+        flights = self._classes.get(flight.operation.timeout_s)
+        return flights is not None and flights.pop(id(flight), None) is not None
+
+    def all(self) -> list[Flight]:
+        return [f for flights in self._classes.values() for f in flights.values()]
+
+    def next_expiry_ns(self) -> int | None:
+        expiries = [
+            next(iter(flights.values())).started_ns + int(timeout_s * 1e9)
+            for timeout_s, flights in self._classes.items()
+            if flights and timeout_s is not None
+        ]
+        return min(expiries) if expiries else None
+
+
+class ConcurrentEngine:
+    """Drives many loops on one thread."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self._now = parts.clock.monotonic_ns
+        self._inline = BlockingEngine(parts)
+        self._inbox: Inbox[Flight | None] = Inbox()
+        self._flights = Deadlines()
+        self._submits = {
+            target: callable(getattr(port, "submit", None))
+            for target, port in (("env", parts.env), ("model", parts.model))
+        }
+        self._left = LeftBehind(parts.env.contract.num_envs)
+        self._running = 0
+        self._shutdown = False
+        self._many = False
+
+    def run(self, tasks: Sequence[Task], *, shutdown: bool = False) -> None:
+        """Drive all tasks; after an unhandled error the other operations are awaited or left."""
+        self._shutdown = shutdown
+        self._many = len(tasks) > 1
+        self._running = len(tasks)
+        unsubscribe = self._parts.cancel.subscribe(lambda: self._inbox.put(None))
+        try:
+            while shutdown and self._flights.all():  # evictions: the release waits for them (R24)
+                self._wait()
+            for task in tasks:
+                self._advance(task, None)
+            while self._running:
+                self._wait()
+        except KeyboardInterrupt:
+            self._parts.cancel.cancel("interrupted")
+            self._settle_flights(CANCEL_GRACE_S)
+            raise
+        except RouteCancelled:
+            self._settle_flights(CANCEL_GRACE_S)
+            raise
+        except BaseException:
+            self._settle_flights(self._parts.close_s)
+            raise
+        finally:
+            unsubscribe()
+
+    def is_abandoned(self, target: str) -> bool:
+        """Tell whether an endpoint was left behind as a whole."""
+        return self._left.is_whole(target)
+
+    def overdue(self) -> None:
+        """Log an inline operation that is past its limit."""
+        self._inline.overdue()
+
+    # -------------------------------------------------------------------- driving
+
+    def _advance(self, task: Task, reply: Any) -> None:
+        """Give a loop its reply, or throw its error in, and start what it asks for next."""
+        try:
+            while True:
+                if isinstance(reply, RouteError):
+                    operation = task.loop.throw(reply)
+                else:
+                    operation = task.loop.send(reply)
+                if self._submits[operation.target]:
+                    if operation.waits:
+                        self._submit(task, operation)
+                        return
+                    self._submit(None, operation)
+                    reply = None
+                elif self._many and operation.waits:
+                    self._land_inline(task, operation)
+                    return
+                else:
+                    reply = self._call(task, operation)
+        except StopIteration:
+            self._running -= 1
+
+    def _call(self, task: Task, operation: Operation) -> Any:
+        try:
+            return self._inline.perform(task, operation, shutdown=self._shutdown)
+        except RouteError as error:
+            return error
+
+    def _land_inline(self, task: Task, operation: Operation) -> None:
+        """Call a port here, and queue its answer behind those of the other groups."""
+        flight = Flight(task, operation, self._now())
+        flight.result = self._call(task, operation)
+        self._flights.add(flight)
+        self._inbox.put(flight)
+
+    def _submit(self, task: Task | None, operation: Operation) -> None:
+        flight = Flight(task, operation, self._now())
+        inbox, now = self._inbox, self._now
+
+        def land(result: Any) -> None:
+            if not flight.ended_ns:  # a second answer is dropped
+                flight.result = result
+                flight.ended_ns = now()
+                inbox.put(flight)
+
+        self._flights.add(flight)
+        port = self._parts.port(operation)
+        try:
+            port.submit(operation.method, operation.request, land, operation.env_indices)
+        except Exception as exc:  # noqa: BLE001 - a port that cannot even start is a fault of its endpoint
+            land(exc)
+
+    def _wait(self) -> None:
+        expiry_ns = self._flights.next_expiry_ns()
+        if expiry_ns is None and not self._flights.all():
+            raise ProtocolError(
+                f"the route cannot go on: {self._running} groups wait and nothing is under way",
+                route=self._parts.env_id,
+            )
+        left_s = LOOK_AGAIN_S if expiry_ns is None else (expiry_ns - self._now()) / 1e9
+        try:
+            flight = self._inbox.get(min(left_s, LOOK_AGAIN_S))
+        except KeyboardInterrupt:
+            if self._shutdown:
+                raise
+            self._parts.cancel.cancel("interrupted")  # which puts a None into the inbox
+            return
+        if flight is not None:
+            self._land(flight)
+        elif self._parts.cancel.reason is not None and not self._shutdown:
+            self._cancel()
+        else:
+            self._expire()
+
+    def _land(self, flight: Flight) -> None:
+        if not self._flights.remove(flight):
+            return  # it was left behind
+        task, operation, result = flight.task, flight.operation, flight.result
+        if task is None:
+            if isinstance(result, BaseException):
+                log_unawaited(operation, result)
+            return
+        if self._parts.cancel.reason is not None and not self._shutdown:
+            result = self._parts.cancelled(operation)
+        elif isinstance(result, RouteError):
+            pass
+        elif isinstance(result, KeyboardInterrupt):
+            self._parts.cancel.cancel("interrupted")
+            result = self._parts.cancelled(operation)
+        elif isinstance(result, BaseException):
+            result = self._explained(task, operation, result)
+        elif operation.method == "rebuild":
+            self._left.rebuilt(operation)
+        elif flight.ended_ns and operation.method not in NOT_MEASURED:
+            result.started_ns = flight.started_ns
+            result.ended_ns = flight.ended_ns
+        self._advance(task, result)
+
+    @staticmethod
+    def _explained(task: Task, operation: Operation, exc: BaseException) -> RouteError:
+        error = task.explain(operation, exc)
+        error.__cause__ = exc
+        return error
+
+    # ------------------------------------------------------------ cancel, deadlines
+
+    def _cancel(self) -> None:
+        waiting = [f for f in self._flights.all() if f.task is not None]
+        for flight in waiting[:1]:
+            task = flight.task
+            if task is not None:
+                self._advance(task, self._parts.cancelled(flight.operation))
+
+    def _expire(self) -> None:
+        now_ns = self._now()
+        for flight in self._flights.all():
+            limit = flight.operation.timeout_s
+            if limit is None or flight.started_ns + int(limit * 1e9) > now_ns:
+                continue
+            self._flights.remove(flight)
+            error = self._parts.timed_out(flight.operation)
+            if flight.task is None:
+                log_unawaited(flight.operation, error)
+                continue
+            self._leave(flight)
+            self._advance(flight.task, error)
+
+    def _leave(self, flight: Flight) -> None:
+        """Leave an operation and its endpoint behind."""
+        operation = flight.operation
+        if not self._submits[operation.target]:
+            return
+        logger.log(
+            logging.DEBUG if self._shutdown else logging.ERROR,  # a shutdown warns by itself (R28)
+            "operation_abandoned operation=%s component=%s step=%d lanes=%s",
+            operation.name,
+            self._parts.component(operation),
+            operation.step,
+            operation.env_indices or "all",
+        )
+        self._parts.port(operation).abandon(operation.env_indices)
+        self._left.add(operation)
+        for other in self._flights.all():  # evictions that waited for the same model
+            if other.task is None and self._left.is_whole(other.operation.target):
+                self._flights.remove(other)
+
+    def _settle_flights(self, grace_s: float | None) -> None:
+        """Give the operations still under way a moment to come back; leave the others behind."""
+        end_ns = None if grace_s is None else self._now() + int(grace_s * 1e9)
+        while waiting := [f for f in self._flights.all() if f.task is not None]:
+            left_s = None if end_ns is None else (end_ns - self._now()) / 1e9
+            if left_s is not None and left_s <= 0:
+                break
+            flight = self._inbox.get(left_s)
+            if flight is not None:
+                self._flights.remove(flight)
+        for flight in waiting:
+            self._flights.remove(flight)
+            self._leave(flight)

@@ -1,0 +1,349 @@
+"""A route: what all its groups share, and what happens once an answer is there.
+
+Owns the totals and summaries of one session, and the parts that tell, ask and count. Touches no
+clock, thread or socket: time comes in replies, ids from the mint, and what must be waited for is
+yielded by `group.py` as an `Operation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rollmesh import events
+from rollmesh.errors import ModelRouteMismatch, ProtocolError, RouteCancelled
+from rollmesh.ids import MintsIds
+from rollmesh.ports import AutoresetMode, PredictReply, PredictRequest, ResetReply, StepReply
+from rollmesh.runtime.announcer import Announcer
+from rollmesh.runtime.cancel import CancelToken
+from rollmesh.runtime.endings import EndReader
+from rollmesh.runtime.hooks import Dispatcher
+from rollmesh.runtime.lanes import Ending, Episode, Group, Lane, QueuedFrame, Roster
+from rollmesh.runtime.operations import Operation
+from rollmesh.runtime.plan import EpisodePlan
+from rollmesh.runtime.report import EpisodeSummary, RouteReport
+from rollmesh.runtime.requests import Requests
+from rollmesh.runtime.spec import SessionSpec
+from rollmesh.runtime.success import read_success
+from rollmesh.runtime.telemetry import Telemetry
+from rollmesh.spaces.codec import Leaves
+
+
+class Route:
+    """One model endpoint driving one env endpoint, for one session.
+
+    Attributes:
+        spec: What was asked.
+        mode: The env's autoreset mode.
+        capabilities: The env port's.
+        owns_resets: Whether the runtime resets ended lanes itself.
+        plan: Hands out episodes.
+        requests: Makes operations.
+        announcer: Tells the hooks.
+        telemetry: Takes samples.
+        total_steps: Moves of the reported episodes.
+    """
+
+    def __init__(
+        self,
+        spec: SessionSpec,
+        capabilities: frozenset[str],
+        *,
+        dispatcher: Dispatcher,
+        telemetry: Telemetry,
+        cancel: CancelToken,
+        mint: MintsIds,
+    ) -> None:
+        self.spec = spec
+        self.mode = spec.autoreset_mode
+        self.capabilities = capabilities
+        self.owns_resets = spec.owns_resets(capabilities)
+        self.plan = EpisodePlan(spec, mint, cancel)
+        self.requests = Requests(spec)
+        self.announcer = Announcer(spec, dispatcher)
+        self.telemetry = telemetry
+        self.total_steps = 0
+        self._cancel = cancel
+        self._mint = mint
+        self._ends = EndReader(spec, lambda text: self.announcer.log("warning", text))
+        self._observation_codec = spec.env_contract.observation_space.codec
+        self._action_codec = spec.env_contract.action_space.codec
+        self._needs_fillers = spec.width > 1 or not self.owns_resets
+        self._starts = 0
+        self._summaries: list[EpisodeSummary] = []
+        self._told_success = False
+
+    @property
+    def total_episodes(self) -> int:
+        """Reported episodes."""
+        return len(self._summaries)
+
+    @property
+    def budget_met(self) -> bool:
+        """Whether enough episodes ended (`budget="completions"` only: starts bound themselves)."""
+        spec = self.spec
+        limit = spec.max_episodes
+        return spec.budget == "completions" and limit is not None and self.total_episodes >= limit
+
+    def check_cancel(self, group: Group, operation: str = "", step: int | None = None) -> None:
+        """Raise when the caller asked to stop: at the top, or before that operation (rule R15)."""
+        if self._cancel.reason is not None:
+            raise RouteCancelled(
+                self._cancel.reason,
+                route=self.spec.env_id,
+                operation=operation,
+                step=group.step if step is None else step,
+            )
+
+    # ---------------------------------------------------------------- observe, act
+
+    def rows(self, roster: Roster, observation: Leaves) -> Leaves:
+        """Return the roster's rows of a group's observation."""
+        if roster.whole:
+            return observation
+        return self._observation_codec.take(observation, [lane.row for lane in roster.lanes])
+
+    def put(
+        self, group: Group, lanes: Sequence[Lane], observation: Leaves | None, part: Leaves
+    ) -> Leaves:
+        """Return a group's observation with the rows of some lanes replaced (rule R20)."""
+        if observation is None or len(lanes) == group.width:
+            return part
+        return self._observation_codec.put(observation, [lane.row for lane in lanes], part)
+
+    def observe(self, roster: Roster, observation: Leaves) -> Leaves:
+        """Transform and emit the current observations; a predict carries rows of the result."""
+        rows = self.announcer.observation(roster, self.rows(roster, observation))
+        for lane in roster.lanes:
+            lane.fresh = False
+        return rows
+
+    def plan_frames(self, ask: Sequence[Lane], operation: Operation, reply: PredictReply) -> None:
+        """Check the echo, take the samples, and queue the frames (rules R11, R12, R17, R19)."""
+        request: PredictRequest = operation.request
+        rows = len(ask)
+        spec = self.spec
+        if reply.context is not request.context and reply.context != request.context:
+            raise ModelRouteMismatch(
+                f"{spec.model_component} answered {reply.context!r}, but the request was "
+                f"{request.context.request_id}; is one model server shared by mistake?",
+                request_id=request.context.request_id,
+                route=spec.env_id,
+                component=spec.model_component,
+                step=operation.step,
+            )
+        self.telemetry.record(
+            "model.predict",
+            reply.started_ns,
+            reply.ended_ns,
+            endpoint_ns=reply.endpoint_total_ns,
+            request_bytes=reply.request_bytes,
+            response_bytes=reply.response_bytes,
+            rows=rows,
+        )
+        frames = reply.frames
+        if not frames:
+            raise ProtocolError(
+                f"{spec.model_component} returned no action frames for "
+                f"{request.context.request_id}; a predict wants at least one",
+                route=spec.env_id,
+                component=spec.model_component,
+                operation="model.predict",
+                step=operation.step,
+            )
+        if spec.execution_horizon is not None:
+            frames = frames[: spec.execution_horizon]
+        for row, lane in enumerate(ask):
+            lane.frames.extend([QueuedFrame(frame, row, rows) for frame in frames])
+
+    def act(self, group: Group, roster: Roster) -> Leaves:
+        """Return a row per lane: the next frames, transformed and emitted, and fillers."""
+        queued = [lane.frames.popleft() for lane in roster.lanes]
+        action = self.announcer.action(roster, self._join(queued))
+        if self._needs_fillers:
+            for row, lane in enumerate(roster.lanes):
+                lane.last_frame = QueuedFrame(action, row, len(queued))
+        return action if roster.whole else self.fill(group)
+
+    def fill(self, group: Group) -> Leaves:
+        """Give every lane its last frame, or another lane's where it has none (rule R21)."""
+        lasts = [lane.last_frame for lane in group.lanes]
+        spare = next(frame for frame in lasts if frame is not None)
+        frames = [frame or spare for frame in lasts]
+        return self._action_codec.gather([(one.frame, one.row) for one in frames])
+
+    def _join(self, queued: Sequence[QueuedFrame]) -> Leaves:
+        first = queued[0]
+        if first.rows == 1 == len(queued):
+            return first.frame
+        if first.rows == len(queued) and all(
+            [one.frame is first.frame and one.row == row for row, one in enumerate(queued)]
+        ):
+            return first.frame
+        return self._action_codec.gather([(one.frame, one.row) for one in queued])
+
+    # -------------------------------------------------------------- starts and ends
+
+    def started(
+        self, group: Group, lanes: Sequence[Lane], episodes: Sequence[Episode], reply: ResetReply
+    ) -> None:
+        """Take a reset's reply: samples, the log of the first one, and the starts (R8, R37)."""
+        self._check_rows(len(lanes), reply, "env.reset", group.step)
+        self._sample("env.reset", reply)
+        group.last_ns = reply.ended_ns
+        auto = group.logged_reset
+        if not group.logged_reset:
+            group.logged_reset = True
+            duration_ms = (reply.ended_ns - reply.started_ns) / 1e6
+            ready = len([episode for episode in episodes if episode.planned])
+            self.announcer.log("info", f"reset took {duration_ms:.1f} ms, {ready} episodes ready")
+        for lane, episode in zip(lanes, episodes, strict=True):
+            self.start(group, lane, episode, reply.ended_ns, auto=auto)
+
+    def start(
+        self, group: Group, lane: Lane, episode: Episode, started_ns: int, *, auto: bool = True
+    ) -> None:
+        """Begin an episode on a lane and say so."""
+        lane.begin(episode, started_ns)
+        if self.mode is AutoresetMode.SAME_STEP:
+            lane.spare_id = self._mint.mint()
+        group.changed()
+        if episode.planned:
+            self._starts += 1
+            episode.record_id = f"ep-{self._starts:06d}"
+            self.announcer.episode_started(lane, episode, auto=auto)
+
+    def stepped(self, group: Group, roster: Roster, reply: StepReply) -> list[Ending]:
+        """Take a step's reply: samples, counters, ends, `step_completed` (rule R14)."""
+        self._check_rows(group.width, reply, "env.step", group.step + 1)
+        self._sample("env.step", reply)
+        group.last_ns = reply.ended_ns
+        rewards = reply.rewards
+        for lane in roster.lanes:
+            lane.steps += 1
+            lane.total_reward += rewards[lane.row]
+        endings: dict[int, Ending] = {}
+        if reply.completions or self._ends.caps:
+            endings = self._ends.read(group, roster, reply)
+        if self.announcer.hooks.step_completed is not None and roster.lanes:
+            self.announcer.step(roster, reply, self.rows(roster, reply.observation), endings)
+        return [endings[row] for row in sorted(endings)] if endings else []
+
+    def complete(self, group: Group, ending: Ending, reply: StepReply) -> None:
+        """Report the end of a planned episode; an unscored one passes unseen."""
+        lane = ending.lane
+        episode = lane.episode
+        if episode is None or not episode.planned:
+            return
+        success, complaint = read_success(ending.final_info)
+        if complaint is not None and not self._told_success:
+            self._told_success = True
+            self.announcer.log("warning", complaint)
+        summary = EpisodeSummary(
+            index=episode.index,
+            env_index=lane.env_index,
+            episode_id=episode.id,
+            seed=episode.seed,
+            steps=lane.steps,
+            total_reward=lane.total_reward,
+            terminated=ending.terminated,
+            truncated=ending.truncated,
+            success=success,
+            duration_s=(reply.ended_ns - lane.started_ns) / 1e9,
+        )
+        self._report(summary)
+        if self.announcer.hooks.episode_completed is None:
+            return
+        last = ending.final_observation
+        if last is None:
+            last = reply.observation
+            if group.width > 1:
+                last = self._observation_codec.take(last, [lane.row])
+        self.announcer.episode_completed(summary, episode.record_id, ending, last)
+
+    def spoil(self, group: Group, error: str) -> list[str]:
+        """Mark the group's episodes errored, and return the ids that the model may hold (R29)."""
+        ids: list[str] = []
+        for lane in group.lanes:
+            if lane.episode is not None:
+                ids.append(lane.episode.id)
+            if lane.owes:
+                self._spoil(group, lane, lane.next or lane.episode, error)
+            lane.clear()
+        group.changed()
+        return ids
+
+    def spoil_starting(
+        self, group: Group, lanes: Sequence[Lane], episodes: Sequence[Episode], error: str
+    ) -> None:
+        """Mark episodes errored whose reset failed."""
+        for lane, episode in zip(lanes, episodes, strict=True):
+            if episode.planned:
+                lane.next = episode
+                self._spoil(group, lane, episode, error)
+            lane.clear()
+
+    def _spoil(self, group: Group, lane: Lane, episode: Episode | None, error: str) -> None:
+        if episode is None:
+            return
+        began = lane.next is None
+        summary = EpisodeSummary(
+            index=episode.index,
+            env_index=lane.env_index,
+            episode_id=episode.id,
+            seed=episode.seed,
+            steps=lane.steps if began else 0,
+            total_reward=lane.total_reward if began else 0.0,
+            terminated=False,
+            truncated=False,
+            success=None,
+            duration_s=(group.last_ns - lane.started_ns) / 1e9 if began else 0.0,
+            error=error,
+        )
+        self._report(summary)
+        self.announcer.episode_errored(summary, episode.record_id)
+
+    def _report(self, summary: EpisodeSummary) -> None:
+        self._summaries.append(summary)
+        self.total_steps += summary.steps
+
+    def report(self, snapshot: events.TelemetrySnapshot) -> RouteReport:
+        """Return what came of the route so far."""
+        episodes = self._summaries
+        if self.spec.budget == "starts":
+            episodes = sorted(episodes, key=lambda one: one.index)
+        return RouteReport(
+            session_id=self.spec.session_id,
+            env_id=self.spec.env_id,
+            total_steps=self.total_steps,
+            total_episodes=len(episodes),
+            episodes=tuple(episodes),
+            telemetry=snapshot,
+        )
+
+    # --------------------------------------------------------------------- helpers
+
+    def _sample(self, operation: str, reply: ResetReply | StepReply) -> None:
+        self.telemetry.record(
+            operation,
+            reply.started_ns,
+            reply.ended_ns,
+            endpoint_ns=reply.endpoint_total_ns,
+            request_bytes=reply.request_bytes,
+            response_bytes=reply.response_bytes,
+        )
+
+    def _check_rows(
+        self, wanted: int, reply: ResetReply | StepReply, operation: str, step: int
+    ) -> None:
+        got = len(reply.infos)
+        if got == wanted and isinstance(reply, StepReply):
+            got = len(reply.rewards)
+        if got != wanted:
+            component = self.spec.env_component
+            raise ProtocolError(
+                f"{component} answered {operation} with {got} rows, wanted {wanted}",
+                route=self.spec.env_id,
+                component=component,
+                operation=operation,
+                step=step,
+            )

@@ -1,0 +1,254 @@
+"""`Session`: an evaluation turned by hand, one lane, with the same loop and codec (layer 8)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollmesh.arguments import (
+    optional_count,
+    read_cancel,
+    read_conformance,
+    read_hooks,
+    read_kwargs,
+    read_limits,
+    read_seed,
+)
+from rollmesh.errors import InvalidSpec
+from rollmesh.limits import Limits
+from rollmesh.opening import Endpoints, OpeningOptions, RouteIds
+from rollmesh.ports import EnvContract, Info
+from rollmesh.results.result import EpisodeResult
+from rollmesh.runtime.cancel import CancelToken
+from rollmesh.runtime.manual import ManualDriver, Turned
+from rollmesh.runtime.spec import SessionSpec
+from rollmesh.spaces.codec import Leaves
+from rollmesh.spaces.conformance import Checker, Policy
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_logger = logging.getLogger(__name__)
+
+
+class StepResult(NamedTuple):
+    """What a step came to; unpacks as a Gymnasium step does.
+
+    Attributes:
+        observation: The env's answer, a copy; of an episode that ended, its last one.
+        reward: Of this step.
+        terminated: Whether the env ended the episode.
+        truncated: Whether a limit cut it short.
+        info: The env's info for this step.
+    """
+
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Info
+
+
+class Session:
+    """A model in an env, turned by hand; a context manager.
+
+    ```python
+    with Session(model, "CartPole-v1") as session:
+        observation, info = session.reset(seed=7)
+        while not session.done:
+            action = session.predict()
+            result = session.step()
+    ```
+
+    `step()` takes the predicted action; `step(action)` takes yours in its place and drops what is
+    left of the model's chunk. Rules, hooks, limits and errors are those of `evaluate`.
+
+    Args:
+        model: As in `evaluate`.
+        env: As in `evaluate`, with one lane.
+        execution_horizon: How many actions of a chunk are executed; None is all of them.
+        max_episode_steps: Truncates an episode after so many steps.
+        hooks: A `Hooks` object, or a list of them.
+        limits: How long each operation may take.
+        conformance: What happens to values outside their space.
+        cancel: A token that stops the session from another thread.
+        env_kwargs: Keyword arguments for the env's id or factory.
+        model_kwargs: Keyword arguments for the model's class or factory.
+
+    Raises:
+        InvalidSpec: An argument is wrong, or the env has more than one lane.
+        EnvFailed: Building the env failed.
+        ModelFailed: Building or loading the model failed.
+    """
+
+    def __init__(
+        self,
+        model: object,
+        env: object,
+        *,
+        execution_horizon: int | None = None,
+        max_episode_steps: int | None = None,
+        hooks: object = (),
+        limits: Limits | None = None,
+        conformance: Policy | Mapping[str, Policy] = "warn",
+        cancel: CancelToken | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        model_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        policies = read_conformance(conformance)
+        checked_limits = read_limits(limits)
+        checked_hooks = read_hooks(hooks)
+        token = read_cancel(cancel)
+        horizon = optional_count("execution_horizon", execution_horizon)
+        cap = optional_count("max_episode_steps", max_episode_steps)
+        options = OpeningOptions(
+            num_envs=None,
+            env_kwargs=read_kwargs("env_kwargs", env_kwargs),
+            model_kwargs=read_kwargs("model_kwargs", model_kwargs),
+            env_conformance=policies[0],
+            model_conformance=policies[1],
+            limits=checked_limits,
+            share_thread=False,
+        )
+        self._checker = Checker("action", policies[1], "refuse", _log_odd_action)
+        ids = RouteIds()
+        self._driver: ManualDriver | None = None
+        self._endpoints = Endpoints(model, env, ids=ids, options=options, hooks=checked_hooks)
+        with contextlib.ExitStack() as undo:
+            endpoints = undo.enter_context(self._endpoints)
+            self._contract = endpoints.env.contract
+            if self._contract.num_envs != 1:
+                raise InvalidSpec(
+                    "env",
+                    f"has {self._contract.num_envs} lanes, a session turns one; use evaluate, or "
+                    "give one env",
+                )
+            spec = SessionSpec(
+                session_id=ids.session_id,
+                env_id=ids.env_id,
+                env_contract=self._contract,
+                env_component=endpoints.env_component,
+                model_component=endpoints.model_component,
+                execution_horizon=horizon,
+                max_episode_steps=cap,
+                close_env_on_end=endpoints.owns_env,
+                limits=checked_limits,
+            )
+            driver = ManualDriver(spec, endpoints.env, endpoints.model, hooks=checked_hooks)
+            driver.begin(token)
+            endpoints.hand_over()
+            undo.pop_all()
+        self._driver = driver
+        self._observations = self._contract.observation_space.codec
+        self._actions = self._contract.action_space.codec
+
+    # ------------------------------------------------------------------------------ turning
+
+    def reset(self, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        """Begin an episode and return its first observation and info.
+
+        An episode under way is marked `interrupted`: it is in `episodes` with that error, and in no
+        rate or mean.
+
+        Raises:
+            InvalidSpec: The seed is no int of 0 or more, the options are no mapping, or the session
+                is over.
+            RouteError: The reset failed; the session is over.
+        """
+        driver = self._open_driver("reset")
+        if seed is not None:
+            seed = read_seed("seed", seed)
+        if options is not None and not isinstance(options, Mapping):
+            raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
+        turned = driver.reset(seed=seed, options=options)
+        return self._decoded(turned), turned.info
+
+    def predict(self) -> Any:
+        """Return the action to come: the model is asked unless actions of its chunk are left.
+
+        Asking again before the step gives the same action. What `transform_action` hooks make of
+        it is seen by the env, not here.
+
+        Raises:
+            InvalidSpec: No episode is under way.
+            RouteError: The model failed; the session is over.
+        """
+        frame = self._running_driver("predict").predict()
+        return self._actions.decode(frame.frame, frame.row, copy=True)
+
+    def step(self, action: Any = None) -> StepResult:
+        """Apply the action to come, or `action` in its place, and return what came of it.
+
+        Raises:
+            InvalidSpec: No episode is under way.
+            InvalidValue: The action does not fit its space; nothing was applied.
+            RouteError: The env or the model failed; the session is over.
+        """
+        driver = self._running_driver("step")
+        leaves: Leaves | None = None
+        if action is not None:
+            leaves = self._actions.encode(action, self._checker)
+        turned = driver.step(leaves)
+        return StepResult(
+            observation=self._decoded(turned),
+            reward=turned.reward,
+            terminated=turned.terminated,
+            truncated=turned.truncated,
+            info=turned.info,
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether no episode is under way: before the first reset, and after an end."""
+        return self._driver is None or not self._driver.is_running
+
+    @property
+    def episodes(self) -> tuple[EpisodeResult, ...]:
+        """The episodes that ended so far, in order; an interrupted one has that error."""
+        if self._driver is None:
+            return ()
+        return tuple([EpisodeResult.from_summary(one) for one in self._driver.summaries])
+
+    @property
+    def contract(self) -> EnvContract:
+        """The env's spaces and what else is known of it."""
+        return self._contract
+
+    # ------------------------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """End the session; what was built for it is closed. Closing again does nothing."""
+        driver = self._driver
+        if driver is not None and not driver.is_over:
+            driver.finish()
+        self._endpoints.close("closed by caller")
+
+    def __enter__(self) -> Self:
+        """Return the session itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------- inside
+
+    def _decoded(self, turned: Turned) -> Any:
+        return self._observations.decode(turned.observation, 0, copy=True)
+
+    def _open_driver(self, call: str) -> ManualDriver:
+        driver = self._driver
+        if driver is None or driver.is_over:
+            raise InvalidSpec(call, "the session is over; open another one")
+        return driver
+
+    def _running_driver(self, call: str) -> ManualDriver:
+        driver = self._open_driver(call)
+        if not driver.is_running:
+            raise InvalidSpec(call, "no episode is under way; call reset() first")
+        return driver
+
+
+def _log_odd_action(path: str, detail: str) -> None:
+    _logger.warning("odd_value path=%s detail=%s", path, detail)

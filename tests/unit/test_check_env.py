@@ -1,0 +1,214 @@
+"""`check_env`: a sentence for everything that a run would trip over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollmesh.errors import InvalidSpec
+from rollmesh.testing import CheckReport, Level, check_env
+
+
+class Good(gym.Env[Any, Any]):
+    """A random walk that follows its seed, ends after 5 steps and refuses a sixth."""
+
+    observation_space = gym.spaces.Box(-100, 100, (2,), np.float64)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observe(), {"seed": seed}
+
+    def step(self, action: Any) -> Any:
+        if self.t >= 5:
+            raise RuntimeError("the episode is over")
+        self.t += 1
+        return self.observe(), float(action), self.t >= 5, False, {}
+
+    def observe(self) -> Any:
+        return np.array([self.t, self.np_random.random()])
+
+
+def found(report: CheckReport, rule: str) -> Level:
+    levels = [f.level for f in report.findings if f.rule == rule]
+    assert len(levels) >= 1, str(report)
+    return levels[0]
+
+
+def test_a_good_env_passes_without_warnings() -> None:
+    report = check_env(Good)
+    assert report.passed, str(report)
+    assert report.warnings == []
+    assert str(report).endswith("Good: passed")
+    for rule in ("spaces", "same seed", "same seed, new env", "seeds", "buffers", "close"):
+        assert found(report, rule) is Level.OK
+    assert "refused (RuntimeError)" in str(report)
+
+
+def test_an_instance_is_checked_and_stays_open() -> None:
+    class Closes(Good):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    env = Closes()
+    report = check_env(env)
+    assert report.passed, str(report)
+    assert not env.closed
+    assert not any(f.rule == "same seed, new env" for f in report.findings)
+
+
+def test_an_id_and_keyword_arguments_are_taken() -> None:
+    assert check_env("CartPole-v1", max_steps=20).passed
+    with pytest.raises(InvalidSpec):
+        check_env("NoSuchEnv-v0")
+
+
+def mutant(**methods: Any) -> type[Good]:
+    return type("Mutant", (Good,), methods)
+
+
+def _shared_buffer(self: Any) -> Any:
+    if not hasattr(self, "buffer"):
+        self.buffer = np.zeros(2)
+    self.buffer[:] = self.t, self.np_random.random()
+    return self.buffer
+
+
+def _ignores_seed(self: Any, *, seed: int | None = None, options: Any = None) -> Any:
+    if not hasattr(self, "started"):
+        self.started = True
+        gym.Env.reset(self, seed=0)
+    self.t = 0
+    return self.observe(), {}
+
+
+def _deaf_to_seed(self: Any, *, seed: int | None = None, options: Any = None) -> Any:
+    gym.Env.reset(self, seed=0)
+    self.t = 0
+    return self.observe(), {}
+
+
+def _changed_step(**over: Any) -> Any:
+    names = ("observation", "reward", "terminated", "truncated", "info")
+
+    def step(self: Any, action: Any) -> Any:
+        values = dict(zip(names, Good.step(self, action), strict=True))
+        return tuple({**values, **over}.values())
+
+    return step
+
+
+def _raises(self: Any, *args: Any, **kwargs: Any) -> Any:
+    raise ValueError("not today")
+
+
+@pytest.mark.parametrize(
+    ("rule", "level", "words", "methods"),
+    [
+        ("buffers", Level.WARN, "return a copy", {"observe": _shared_buffer}),
+        ("same seed", Level.FAIL, "another episode", {"reset": _ignores_seed}),
+        ("seeds", Level.WARN, "same episode", {"reset": _deaf_to_seed}),
+        ("reset", Level.FAIL, "ValueError: not today", {"reset": _raises}),
+        ("reset", Level.FAIL, "(observation, info)", {"reset": lambda self, **_: 3}),
+        ("step", Level.FAIL, "ValueError: not today", {"step": _raises}),
+        ("step", Level.FAIL, "a tuple of 4", {"step": lambda self, _: (1, 2, 3, 4)}),
+        ("observation", Level.FAIL, "observation", {"observe": lambda self: np.zeros(3)}),
+        ("observation", Level.FAIL, "observation", {"observe": lambda self: np.full(2, 1e6)}),
+        ("reward", Level.FAIL, "single number", {"step": _changed_step(reward=[1.0, 2.0])}),
+        ("reward", Level.WARN, "nan", {"step": _changed_step(reward=float("nan"))}),
+        ("flags", Level.FAIL, "terminated is str", {"step": _changed_step(terminated="yes")}),
+        ("flags", Level.FAIL, "truncated is NoneType", {"step": _changed_step(truncated=None)}),
+        ("flags", Level.WARN, "read as a bool", {"step": _changed_step(truncated=0)}),
+        ("info", Level.FAIL, "a dict is wanted", {"step": _changed_step(info=[1])}),
+        ("info", Level.WARN, "callback", {"step": _changed_step(info={"callback": lambda: 3})}),
+        ("end", Level.WARN, "max_episode_steps", {"step": _changed_step(terminated=False)}),
+        ("close", Level.FAIL, "not today", {"close": _raises}),
+        ("build", Level.FAIL, "not today", {"__init__": _raises}),
+    ],
+)
+def test_each_fault_has_its_sentence(
+    rule: str, level: Level, words: str, methods: dict[str, Any]
+) -> None:
+    report = check_env(mutant(**methods), max_steps=5)
+    assert found(report, rule) is level, str(report)
+    assert words in str(report)
+    assert report.passed is (level is not Level.FAIL)
+
+
+def test_state_outside_the_env_shows_in_a_second_one() -> None:
+    made: list[Any] = []
+
+    class Shared(Good):
+        def __init__(self) -> None:
+            made.append(self)
+            self.bias = len(made)
+
+        def observe(self) -> Any:
+            return np.array([self.t, self.bias], np.float64)
+
+    report = check_env(Shared)
+    assert found(report, "same seed") is Level.OK
+    assert found(report, "same seed, new env") is Level.FAIL
+
+
+def test_a_missing_space_and_a_foreign_one_are_named() -> None:
+    report = check_env(mutant(action_space=None))
+    assert "action_space is missing" in str(report)
+    assert not report.passed
+
+
+# ------------------------------------------------------------------------------ vector envs
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_gymnasiums_own_vector_env_passes_in_every_mode(mode: AutoresetMode) -> None:
+    report = check_env(lambda: SyncVectorEnv([Good, Good, Good], autoreset_mode=mode))
+    assert report.passed, str(report)
+    assert f"does what {mode.name} says" in str(report)
+
+
+class WrongMode(SyncVectorEnv):
+    """Says another mode than it has."""
+
+    said: Any = None
+
+    def __init__(self, said: Any, mode: AutoresetMode) -> None:
+        super().__init__([Good, Good], autoreset_mode=mode)
+        self.metadata = {**self.metadata, "autoreset_mode": said}
+
+
+@pytest.mark.parametrize(
+    ("said", "mode", "words"),
+    [
+        (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, "reward 0"),
+        (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, "final_obs"),
+        (None, AutoresetMode.NEXT_STEP, "nobody knows"),
+    ],
+)
+def test_autoreset_other_than_declared_is_found(said: Any, mode: AutoresetMode, words: str) -> None:
+    report = check_env(WrongMode(said, mode), seed=1)
+    assert found(report, "autoreset") is Level.FAIL, str(report)
+    assert words in str(report)
+
+
+def test_a_partial_reset_that_touches_other_lanes_is_found() -> None:
+    class Clumsy(SyncVectorEnv):
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            if options is not None:
+                options = {"reset_mask": np.ones(self.num_envs, np.bool_)}
+            return super().reset(seed=seed, options=options)
+
+    class Longer(Good):
+        def step(self, action: Any) -> Any:
+            self.t += 1
+            return self.observe(), 0.0, self.t >= 7, False, {}
+
+    report = check_env(Clumsy([Good, Longer], autoreset_mode=AutoresetMode.DISABLED), max_steps=50)
+    assert "changed lane 1" in str(report), str(report)

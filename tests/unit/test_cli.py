@@ -1,0 +1,360 @@
+"""The command line: results on stdout, progress on stderr, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmesh import __version__
+from rollmesh.cli import exit_codes, main
+from rollmesh.cli.interrupts import Interrupts
+from rollmesh.cli.live import PLAIN_INTERVAL_S, PlainLines, View
+from rollmesh.events import EpisodeCompleted, EpisodeErrored, Log, Route
+from rollmesh.runtime.cancel import CancelToken
+from rollmesh.spaces.space import Discrete
+
+MODULE = """
+import os, sys, time
+import gymnasium as gym
+import numpy as np
+
+
+class Env(gym.Env):
+    observation_space = gym.spaces.Box(-1e6, 1e6, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, length=3, breaks_on=-1, noisy=False, nap_s=0.0, hang_on=-1):
+        self.length, self.breaks_on, self.noisy = length, breaks_on, noisy
+        self.nap_s, self.hang_on = nap_s, hang_on
+        self.resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        self.resets += 1
+        if self.noisy:
+            print("simulator banner {")
+            os.write(1, b"from C \\x00\\n")
+            os.chdir("/")
+            sys.stdout = None
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        if self.resets == self.breaks_on:
+            raise RuntimeError("the gripper fell off")
+        if self.resets == self.hang_on:
+            time.sleep(60)
+        time.sleep(self.nap_s)
+        ended = self.t >= self.length
+        return np.zeros(1, np.float32), 1.0, ended, False, {"is_success": ended}
+
+
+class BadFlags(Env):
+    def step(self, action):
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, "yes", False, info
+
+
+def zero(observation):
+    return 0
+
+
+def wrong(observation):
+    return [0.5, 0.5]
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with a module of its own name, so that tests do not share it."""
+    name = f"mine_{abs(hash(tmp_path.name)) % 10**8}"
+    (tmp_path / f"{name}.py").write_text(textwrap.dedent(MODULE))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path / name
+    sys.modules.pop(name, None)
+
+
+def run_eval(here: Path, *more: str, env: str = "Env", model: str = "zero") -> int:
+    return main(["eval", f"{here.name}:{env}", "--model", f"{here.name}:{model}", *more])
+
+
+# ------------------------------------------------------------------------------------ eval
+
+
+def test_a_good_run_prints_the_result_and_exits_0(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_eval(here, "--episodes", "4", "--seed", "7", "--num-envs", "2") == exit_codes.OK
+    out, err = capfd.readouterr()
+    assert out.startswith("EvalResult  ")
+    assert "4 episodes, 2 lanes" in out
+    assert "plan seed     7" in out
+    assert "4/4 episodes  mean return 3.00  success 1.000" in err
+    assert "plan seed 7" in err
+
+
+def test_json_is_all_that_is_on_stdout_whatever_the_env_does(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kwargs = '{"noisy": true, "length": 2}'
+    assert run_eval(here, "-n", "3", "--json", "--env-kwargs", kwargs) == 0
+    out, err = capfd.readouterr()
+    table = json.loads(out)
+    assert [e["steps"] for e in table["episodes"]] == [2, 2, 2]
+    assert "from C" in err
+    assert sys.stdout is not None
+
+
+def test_a_drawn_plan_seed_is_shown_with_how_to_repeat(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_eval(here, "-n", "1") == 0
+    out, err = capfd.readouterr()
+    assert "drawn; repeat with base_seed=" in err
+    assert "plan seed" in out
+
+
+def test_an_env_that_breaks_keeps_what_had_ended_and_exits_1(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_eval(here, "-n", "3", "--env-kwargs", '{"breaks_on": 3}') == exit_codes.FAILED
+    out, err = capfd.readouterr()
+    assert "3 of 3 episodes (stopped: " in out
+    assert "mean length   3.000" in out
+    assert "error: EnvFailed" in err
+    assert "the gripper fell off" in err
+
+
+def test_errored_episodes_exit_3(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = run_eval(here, "-n", "3", "--env-kwargs", '{"breaks_on": 2}', "--on-error", "continue")
+    assert code == exit_codes.SPOILED_EPISODES
+    out, err = capfd.readouterr()
+    assert "errored" in out
+    assert "errored: " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--episodes", "2", "--env-kwargs", "[1]"], "JSON object"),
+        (["--episodes", "2", "--env-kwargs", "{length: 3}"], "JSON object"),
+        (["--episodes", "2", "--env-kwargs", '{"size": 3}'], "takes no 'size'"),
+        (["--episodes", "2", "--limits", '{"stepMs": 3}'], "unknown limit"),
+        (["--episodes", "-2"], "0 or more"),
+        (["--episodes", "2", "--on-error", "ignore"], "ignore"),
+        (["--episodes", "two"], "two"),
+        ([], "--episodes"),
+    ],
+)
+def test_bad_arguments_exit_2_with_a_sentence(
+    here: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert run_eval(here, *arguments) == exit_codes.BAD_ARGUMENTS
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert words in err
+
+
+def test_an_unknown_target_exits_2(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_eval(here, "-n", "1", env="Nope") == exit_codes.BAD_ARGUMENTS
+    assert "Nope" in capfd.readouterr().err
+    assert main(["eval", "NoSuchEnv-v0", "-m", "random", "-n", "1"]) == exit_codes.BAD_ARGUMENTS
+
+
+def test_an_unknown_command_exits_2_and_version_exits_0(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bogus"]) == exit_codes.BAD_ARGUMENTS
+    assert main(["--version"]) == exit_codes.OK
+    assert __version__ in capfd.readouterr().out
+
+
+# ----------------------------------------------------------------------------------- check
+
+
+def test_check_env_exits_0_or_1_with_plain_sentences(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "env", f"{here.name}:Env"]) == exit_codes.OK
+    assert "passed" in capfd.readouterr().out
+    assert main(["check", "env", f"{here.name}:BadFlags"]) == exit_codes.FAILED
+    assert "FAIL  flags: terminated is" in capfd.readouterr().out
+    assert main(["check", "env", f"{here.name}:Nope"]) == exit_codes.BAD_ARGUMENTS
+
+
+def test_check_model_exits_0_or_1_with_plain_sentences(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    env = ["--env", f"{here.name}:Env"]
+    assert main(["check", "model", f"{here.name}:zero", *env]) == exit_codes.OK
+    assert main(["check", "model", f"{here.name}:wrong", *env]) == exit_codes.FAILED
+    assert "FAIL  action" in capfd.readouterr().out
+
+
+# --------------------------------------------------------------------------------- signals
+
+
+def start(here: Path, *more: str) -> subprocess.Popen[str]:
+    code = "import sys; from rollmesh.cli import main; sys.exit(main())"
+    arguments = ["eval", f"{here.name}:Env", "-m", f"{here.name}:zero", *more]
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=here.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_first_episode(process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("1/"):
+            return
+    pytest.fail("no episode ended")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, exit_codes.INTERRUPTED), (signal.SIGTERM, exit_codes.TERMINATED)],
+)
+def test_a_signal_stops_the_run_and_prints_what_had_ended(
+    here: Path, number: signal.Signals, code: int
+) -> None:
+    process = start(here, "-n", "100000", "--env-kwargs", '{"nap_s": 0.001}', "--json")
+    wait_for_first_episode(process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == code
+    table = json.loads(out)
+    assert 1 <= len(table["episodes"]) < 100000
+    assert table["stopped"] in {"interrupted", "terminated"}
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_ctrl_c_ends_a_hung_env_and_keeps_what_had_ended(here: Path) -> None:
+    process = start(here, "-n", "10", "--env-kwargs", '{"hang_on": 2}', "--json")
+    wait_for_first_episode(process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == exit_codes.INTERRUPTED
+    assert len([e for e in json.loads(out)["episodes"] if e["error"] is None]) == 1
+    assert "Traceback" not in err
+
+
+class GaveUp(Exception):
+    pass
+
+
+def _give_up(code: int) -> None:
+    raise GaveUp(code)
+
+
+def test_a_second_signal_gives_up_with_the_code_of_the_first() -> None:
+    cancel = CancelToken()
+    interrupts = Interrupts(cancel, _give_up)
+    interrupts.session_started(None)
+    interrupts.on_signal(signal.SIGINT, None)
+    assert cancel.reason == "interrupted"
+    with pytest.raises(GaveUp, match="130"):
+        interrupts.on_signal(signal.SIGTERM, None)
+
+
+def test_a_signal_while_things_are_built_interrupts_the_wait() -> None:
+    cancel = CancelToken()
+    interrupts = Interrupts(cancel, _give_up)
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.on_signal(signal.SIGTERM, None)
+    assert interrupts.exit_code == exit_codes.TERMINATED
+
+
+def test_a_signal_while_the_result_is_printed_only_sets_the_code() -> None:
+    interrupts = Interrupts(CancelToken(), _give_up)
+    interrupts.is_printing = True
+    interrupts.on_signal(signal.SIGINT, None)
+    interrupts.on_signal(signal.SIGTERM, None)
+    assert interrupts.exit_code == exit_codes.INTERRUPTED
+
+
+# ------------------------------------------------------------------------------------ live
+
+
+def completed(index: int, reward: float, *, success: bool | None = None) -> EpisodeCompleted:
+    return EpisodeCompleted(
+        session_id="s",
+        route=Route("r", "env", "model"),
+        episode_id=f"e{index}",
+        record_id=f"ep-{index:06d}",
+        episode_index=index,
+        env_index=0,
+        seed=index,
+        steps=3,
+        total_reward=reward,
+        terminated=True,
+        truncated=False,
+        success=success,
+        duration_s=0.1,
+        final_info={},
+        observation_space=Discrete(n=2),
+        final_observation=[],
+    )
+
+
+def test_plain_lines_come_first_last_and_now_and_then() -> None:
+    lines: list[str] = []
+    now = [0.0]
+    view = View(5, PlainLines(5, lines.append, lambda: now[0]))
+    for index in range(5):
+        view.episode_completed(completed(index, float(index)))
+        now[0] += PLAIN_INTERVAL_S / 2
+    assert lines == [
+        "1/5 episodes  mean return 0.00",
+        "3/5 episodes  mean return 1.00",
+        "5/5 episodes  mean return 2.00",
+    ]
+
+
+def test_the_view_keeps_episodes_in_plan_order_and_errored_ones_apart() -> None:
+    lines: list[str] = []
+    view = View(3, PlainLines(3, lines.append, lambda: 0.0))
+    view.episode_completed(completed(2, 4.0, success=True))
+    error: dict[str, Any] = {
+        name: getattr(completed(0, 1.0), name)
+        for name in EpisodeErrored.__struct_fields__
+        if name != "error"
+    }
+    view.episode_errored(EpisodeErrored(**error, error="EnvFailed: boom\nTraceback"))
+    view.episode_completed(completed(1, 2.0, success=False))
+    assert [e.index for e in view.episodes] == [0, 1, 2]
+    assert view.episodes[0].error is not None
+    assert lines[1] == "episode 0 errored: EnvFailed: boom"
+    assert lines[-1] == "3/3 episodes  mean return 3.00  success 0.500  1 errored"
+
+
+def test_the_view_shows_the_log_of_evaluate_only() -> None:
+    lines: list[str] = []
+    view = View(1, PlainLines(1, lines.append))
+    for source in ("evaluate", "runtime"):
+        view.log(
+            Log(
+                session_id="s",
+                route=Route("r", "env", "model"),
+                level="info",
+                message=f"from {source}",
+                source=source,
+            )
+        )
+    assert lines == ["from evaluate"]

@@ -1,0 +1,91 @@
+"""What user code raised, told in bounded words."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from rollmesh.endpoint.faults import MESSAGE_CHARS, TRACEBACK_CHARS, fault_from, traceback_text
+from rollmesh.errors import EndpointFault
+
+
+def caught(raiser):
+    try:
+        raiser()
+    except BaseException as exc:  # noqa: BLE001
+        return exc
+    raise AssertionError("did not raise")
+
+
+def test_tells_class_message_traceback_and_causes():
+    def fail():
+        try:
+            raise KeyError("inner")
+        except KeyError as exc:
+            raise ValueError("outer", 2) from exc
+
+    fault = fault_from(caught(fail), env_index=3)
+    assert fault.error_class == "ValueError"
+    assert fault.detail == "('outer', 2)"
+    assert "KeyError: 'inner'" in fault.traceback_text
+    assert "direct cause" in fault.traceback_text
+    assert "in fail" in fault.traceback_text
+    assert fault.env_index == 3
+    assert fault.is_recoverable
+    assert fault.outcome == "unknown"
+
+
+def test_c44_a_long_message_is_cut_and_the_last_frames_survive():
+    def fail():
+        raise ValueError("x" * 100_000)
+
+    def deep(n):
+        return fail() if n == 0 else deep(n - 1)
+
+    fault = fault_from(caught(lambda: deep(200)))
+    assert len(fault.detail) < MESSAGE_CHARS + 100
+    assert "more characters cut" in fault.detail
+    assert len(fault.traceback_text) < TRACEBACK_CHARS + 100
+    assert "in fail" in fault.traceback_text
+    assert "ValueError: xxx" in fault.traceback_text
+
+
+def test_c47_system_exit_is_said_to_be_one():
+    fault = fault_from(caught(lambda: sys.exit(0)), where="env.step")
+    assert fault.detail == "called sys.exit(0) in env.step"
+    assert fault.error_class == "SystemExit"
+    assert not fault.is_recoverable
+    assert fault_from(SystemExit()).detail == "called sys.exit() in env.step"
+
+
+def test_r49_keyboard_interrupt_passes_through():
+    interrupt = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt) as info:
+        fault_from(interrupt)
+    assert info.value is interrupt
+
+
+def test_an_endpoint_fault_stays_itself_and_learns_its_lane():
+    fault = EndpointFault("x")
+    assert fault_from(fault, env_index=2) is fault
+    assert fault.env_index == 2
+    fault_from(fault, env_index=5)
+    assert fault.env_index == 2
+
+
+def test_an_empty_message_says_where():
+    assert (
+        fault_from(EOFError(), where="env.reset").detail == "raised in env.reset without a message"
+    )
+
+
+def test_exceptions_that_cannot_be_printed_do_no_harm():
+    class Odd(Exception):
+        def __str__(self):
+            raise RuntimeError("no")
+
+    fault = fault_from(Odd())
+    assert fault.detail == "(no message: its __str__ raised RuntimeError)"
+    assert fault.error_class == "Odd"
+    assert isinstance(traceback_text(Odd()), str)

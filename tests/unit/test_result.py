@@ -1,0 +1,155 @@
+"""`EvalResult`: what is counted, what is not, and how it is shown."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from rollmesh.events import MetricRow, TelemetrySnapshot
+from rollmesh.results import EpisodeResult, EvalResult
+
+
+def episode(index: int, reward: float = 1.0, **over: Any) -> EpisodeResult:
+    given: dict[str, Any] = {
+        "index": index,
+        "seed": index + 100,
+        "env_index": 0,
+        "episode_id": f"id-{index}",
+        "steps": 10,
+        "total_reward": reward,
+        "terminated": True,
+        "truncated": False,
+        "success": None,
+        "duration_s": 0.5,
+        "error": None,
+    }
+    return EpisodeResult(**{**given, **over})
+
+
+def result(*episodes: EpisodeResult, **over: Any) -> EvalResult:
+    given: dict[str, Any] = {"planned": len(episodes), "env": "Toy-v0", "model": "zero"}
+    return EvalResult(episodes=episodes, **{**given, **over})
+
+
+def test_no_episodes_give_an_empty_result_that_never_raises() -> None:
+    empty = EvalResult(episodes=())
+    assert empty.success_rate is None
+    assert empty.success_interval is None
+    assert empty.success_bounds is None
+    assert empty.mean_return is None
+    assert empty.return_interval is None
+    assert empty.mean_length is None
+    assert empty.steps_per_s is None
+    assert "0 episodes" in repr(empty)
+    assert json.loads(empty.to_json())["episodes"] == []
+
+
+def test_success_rate_is_none_where_no_episode_says() -> None:
+    assert result(episode(0), episode(1)).success_rate is None
+    assert "the env does not say" in repr(result(episode(0)))
+
+
+def test_success_rate_counts_only_the_episodes_that_say() -> None:
+    found = result(episode(0, success=True), episode(1, success=False), episode(2))
+    assert found.success_rate == 0.5
+    assert "1 of 2; 1 do not say" in repr(found)
+
+
+def test_errored_episodes_are_in_no_mean_or_rate_and_give_bounds() -> None:
+    found = result(
+        episode(0, 4.0, success=True),
+        episode(1, -99.0, success=None, error="RuntimeError: boom", terminated=False),
+        episode(2, 2.0, success=True, steps=20),
+    )
+    assert found.success_rate == 1.0
+    assert found.success_bounds == (2 / 3, 1.0)
+    assert found.mean_return == 3.0
+    assert found.mean_length == 15.0
+    assert found.num_errors == 1
+    assert "RuntimeError: boom" in repr(found)
+    assert "0.667 to 1.000 with the errored ones" in repr(found)
+
+
+def test_bounds_without_errors_are_the_rate() -> None:
+    found = result(episode(0, success=True), episode(1, success=False))
+    assert found.success_bounds == (0.5, 0.5)
+
+
+def test_mean_return_is_nan_if_any_return_is_and_says_how_many() -> None:
+    found = result(episode(0, math.nan), episode(1, 2.0), episode(2, math.inf))
+    assert math.isnan(found.mean_return or 0.0)
+    assert found.num_non_finite_returns == 2
+    assert found.return_interval is None
+    assert "2 of 3 returns not finite" in repr(found)
+
+
+def test_json_names_non_finite_numbers_instead_of_carrying_them() -> None:
+    found = result(episode(0, math.nan), episode(1, -math.inf), episode(2, 2.0))
+    table = json.loads(found.to_json(), parse_constant=pytest.fail)
+    assert table["episodes"][0]["total_reward"] is None
+    assert table["episodes"][1]["total_reward"] is None
+    assert table["mean_return"] is None
+    assert set(table["non_finite"]) == {
+        "mean_return",
+        "episodes[0].total_reward",
+        "episodes[1].total_reward",
+    }
+
+
+def test_json_keys_are_named_as_the_fields_and_seeds_stay_exact() -> None:
+    snapshot = TelemetrySnapshot(
+        horizon="session",
+        rows=(
+            MetricRow(
+                operation="env.step",
+                component="env",
+                metric="rpc.total",
+                kind="duration",
+                count=1,
+                mean=0.1,
+                p50=0.1,
+                p95=0.1,
+                p99=0.1,
+                min=0.1,
+                max=0.1,
+            ),
+        ),
+    )
+    found = result(episode(0, seed=2**100, success=True), plan_seed=7, telemetry=snapshot)
+    table = json.loads(found.to_json())
+    assert table["episodes"][0]["seed"] == 2**100
+    assert set(table["episodes"][0]) == set(EpisodeResult.__dataclass_fields__)
+    assert table["plan_seed"] == 7
+    assert table["success_interval"]["method"] == "wilson"
+    assert table["telemetry"]["rows"][0]["operation"] == "env.step"
+    assert table["non_finite"] == []
+
+
+def test_repr_shows_intervals_speed_and_the_plan_seed() -> None:
+    rewards = [9.0, 11.0, 10.0, 12.0]
+    found = result(
+        *(episode(i, r, success=i > 0) for i, r in enumerate(rewards)),
+        plan_seed=42,
+        elapsed_s=0.5,
+        num_envs=2,
+    )
+    text = repr(found)
+    assert text.splitlines()[0] == "EvalResult  zero in Toy-v0: 4 episodes, 2 lanes"
+    assert "0.750" in text
+    assert "95 % Wilson" in text
+    assert "95 % BCa bootstrap" in text
+    assert "steps/s       80 " in text
+    assert "40 steps in 0.50 s" in text
+    assert "plan seed     42" in text
+
+
+def test_repr_says_when_and_why_fewer_episodes_ended() -> None:
+    found = result(episode(0), planned=10, stopped="interrupted")
+    assert "1 of 10 episodes (stopped: interrupted)" in repr(found)
+
+
+def test_equal_returns_are_shown_as_such() -> None:
+    assert "(all equal)" in repr(result(episode(0, 500.0), episode(1, 500.0)))

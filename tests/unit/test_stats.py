@@ -1,0 +1,129 @@
+"""Intervals: published values, degenerate samples, and what they promise."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rollmesh.results.stats import Interval, bootstrap_interval, mean, wilson_interval
+
+# B. Efron & R. Tibshirani, "An Introduction to the Bootstrap" (1993), table 14.1, spatial test A.
+SPATIAL_A = [
+    48, 36, 20, 29, 42, 42, 20, 42, 22, 41, 45, 14, 6,
+    0, 33, 28, 34, 4, 32, 24, 47, 41, 24, 26, 30, 41,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        # R. G. Newcombe, Statistics in Medicine 17 (1998) 857-872, table I, method 3.
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_agrees_with_newcombe_table_1(
+    successes: int, n: int, low: float, high: float
+) -> None:
+    interval = wilson_interval(successes, n)
+    assert interval is not None
+    assert tuple(interval) == pytest.approx((low, high), abs=5e-5)
+    assert interval.method == "wilson"
+
+
+def test_wilson_stays_inside_0_and_1_at_the_edges() -> None:
+    none, every = wilson_interval(0, 10), wilson_interval(10, 10)
+    assert none is not None
+    assert every is not None
+    assert none.low == 0.0
+    assert 0.0 < none.high < 1.0
+    assert every.high == 1.0
+    assert every.low == pytest.approx(1.0 - none.high)
+
+
+def test_wilson_of_nothing_is_none() -> None:
+    assert wilson_interval(0, 0) is None
+
+
+@pytest.mark.parametrize(("successes", "n"), [(-1, 3), (4, 3)])
+def test_wilson_refuses_counts_that_do_not_fit(successes: int, n: int) -> None:
+    with pytest.raises(ValueError, match="successes"):
+        wilson_interval(successes, n)
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0, -0.5, math.nan])
+def test_confidence_must_lie_between_0_and_1(confidence: float) -> None:
+    with pytest.raises(ValueError, match="confidence"):
+        wilson_interval(1, 2, confidence)
+    with pytest.raises(ValueError, match="confidence"):
+        bootstrap_interval([1.0, 2.0], confidence)
+
+
+def test_bca_agrees_with_efron_and_tibshirani_section_14_2() -> None:
+    # The published interval for the plug-in variance (171.5) is (115.8, 259.6), from 2,000 draws.
+    interval = bootstrap_interval(SPATIAL_A, 0.90, statistic=np.var)
+    assert interval is not None
+    assert np.var(SPATIAL_A) == pytest.approx(171.5, abs=0.05)
+    assert interval.low == pytest.approx(115.8, abs=4.0)
+    assert interval.high == pytest.approx(259.6, abs=5.0)
+    assert interval.method == "bca"
+
+
+def test_bootstrap_is_deterministic_and_blind_to_order() -> None:
+    values = [float(v) for v in SPATIAL_A]
+    assert bootstrap_interval(values) == bootstrap_interval(values[::-1])
+
+
+@pytest.mark.parametrize("values", [[], [3.0], [1.0, math.nan], [1.0, math.inf, 2.0]])
+def test_bootstrap_has_no_answer_without_a_finite_spread(values: list[float]) -> None:
+    assert bootstrap_interval(values) is None
+
+
+def test_equal_values_give_that_value_and_say_so() -> None:
+    assert bootstrap_interval([500.0] * 40) == Interval(500.0, 500.0, 0.95, "constant")
+
+
+@pytest.mark.parametrize("values", [[0.0, 1.0], [0.0] * 19 + [1.0], [1.0, 1.0, 1.0, 2.0]])
+def test_small_skewed_samples_get_an_ordered_finite_interval(values: list[float]) -> None:
+    interval = bootstrap_interval(values)
+    assert interval is not None
+    assert min(values) <= interval.low <= interval.high <= max(values)
+    assert interval.low < interval.high
+
+
+def test_huge_values_do_not_overflow() -> None:
+    small = bootstrap_interval([1.0, 1.5, 0.5, 1.25])
+    huge = bootstrap_interval([v * 2.0**1023 for v in (1.0, 1.5, 0.5, 1.25)])
+    assert small is not None
+    assert huge is not None
+    assert huge.low == small.low * 2.0**1023
+
+
+def test_many_values_use_student_t_and_agree_with_the_bootstrap() -> None:
+    values = np.random.default_rng(1).exponential(size=2500)
+    large, part = bootstrap_interval(values.tolist()), bootstrap_interval(values[:2000].tolist())
+    assert large is not None
+    assert part is not None
+    assert large.method == "t"
+    assert part.method == "bca"
+    assert tuple(large) == pytest.approx(tuple(part), abs=0.03)
+
+
+def test_mean_is_exact_and_survives_overflow() -> None:
+    assert mean([]) is None
+    assert mean([0.1] * 10) == 0.1
+    assert mean([1e308, 1e308]) == 1e308
+    assert mean([1.0, math.inf]) == math.inf
+    assert math.isnan(mean([math.inf, -math.inf]) or 0.0)
+    assert math.isnan(mean([1.0, math.nan]) or 0.0)
+
+
+def test_importing_the_statistics_loads_no_scipy() -> None:
+    code = "import sys, rollmesh.results; sys.exit('scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
