@@ -55,7 +55,7 @@ def conform(value: Any, declared: Declared, shape: tuple[int, ...], checker: Che
     array, has_dtype = read_array(value, where)
     if array.shape != shape:
         got = f"{array.shape}{_hint(array, shape)}"
-        if array.ndim == 0 and array.dtype.hasobject:  # an object that NumPy cannot look into
+        if _is_opaque(array):
             got = f"a {type(value).__name__}"
         raise InvalidValue(where, f"expected shape {shape}, got {got}")
     if array.dtype == declared.dtype:
@@ -110,6 +110,11 @@ def _to_cpu(value: Any) -> Any:
     return value
 
 
+def _is_opaque(array: Array) -> bool:
+    """Return whether this is one object that NumPy could not look into."""
+    return array.ndim == 0 and array.dtype.hasobject
+
+
 def _hint(array: Array, shape: tuple[int, ...]) -> str:
     if array.shape == (1, *shape):
         return "; drop the leading axis of 1, for example value[0]"
@@ -127,9 +132,10 @@ def _exact_integers(value: Any, array: Array, declared: Declared, where: str) ->
     if not all(isinstance(item, (int, np.integer)) for item in items):
         if array.dtype.kind == "f":
             return array
+        got = f"a {type(value).__name__}" if _is_opaque(array) else f"dtype {array.dtype}"
         raise InvalidValue(
             where,
-            f"expected numbers for dtype {declared.dtype}, got dtype {array.dtype}; "
+            f"expected numbers for dtype {declared.dtype}, got {got}; "
             f"convert it first, for example .astype({declared.dtype.name!r})",
         )
     if declared.dtype.kind not in "iu":
