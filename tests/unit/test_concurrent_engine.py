@@ -376,6 +376,17 @@ def test_r24_the_loop_does_not_wait_for_an_eviction_but_the_release_does(gate):
     assert not warnings_of(run)
 
 
+def test_r24_the_release_waits_for_an_eviction_no_longer_than_the_close_limit(gate, caplog):
+    model = ThreadPerCall(gate)
+    with caplog.at_level(logging.WARNING):
+        run = drive(
+            ToyEnv(1, length=lengths(2)), model, limits=Limits(close_s=REAL), max_episodes=2
+        )
+    assert run.ok.total_episodes == 2
+    assert model.order == ["evicted", "release"]
+    assert len([r for r in caplog.records if "reset_adapter" in r.getMessage()]) == 1
+
+
 def test_r24_a_failing_eviction_is_logged_and_the_route_goes_on(caplog):
     model = ThreadedModel(acts=plan_of(reset_adapter_1=raising(ValueError("no"))))
     with caplog.at_level(logging.WARNING):

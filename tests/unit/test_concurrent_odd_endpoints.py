@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from rollmesh.clock import SYSTEM_CLOCK
-from rollmesh.errors import EnvFailed, ProtocolError, RouteCancelled
+from rollmesh.errors import EnvFailed, OperationTimeout, ProtocolError, RouteCancelled
 from rollmesh.limits import Limits
 from rollmesh.ports import PredictRequest
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.engine.base import EngineParts
 from rollmesh.runtime.engine.concurrent import ConcurrentEngine
-from tests.driving import drive, lengths
+from tests.driving import FakeClock, SlowEnv, drive, lengths
 from tests.toys import LANES, VECTOR, ToyEnv, ToyModel
 from tests.toys_threads import ThreadedEnv, ThreadedModel
 
@@ -99,3 +99,20 @@ def test_r29_inline_lanes_may_be_rebuilt():
     run = drive(env, on_error="continue", episode_seeds=list(range(9)))
     assert env.rebuilt == [(1,)]
     assert len([e for e in run.ok.episodes if e.error]) == 1
+
+
+def test_r49_an_instance_beside_a_model_on_its_own_thread_stays_on_the_calling_thread():
+    clock = FakeClock()
+    env = SlowEnv(clock, 1, length=lengths(9), step_s=3.0)
+    model = ThreadedModel()
+    run = drive(
+        env,
+        model,
+        driver={"clock": clock},
+        limits=Limits(env_step_s=2),
+        max_episodes=1,
+        close_env_on_end=True,
+    )
+    assert isinstance(run.error, OperationTimeout)
+    assert env.closed == 1, "it came back, so it can be closed"
+    assert len(model.releases) == 1

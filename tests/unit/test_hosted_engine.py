@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -291,3 +295,33 @@ def test_r45_partial_resets_and_chunks_work_there_too():
     assert [(e.seed, e.steps, e.env_index) for e in run.ok.episodes] == [
         (e.seed, e.steps, e.env_index) for e in plain.ok.episodes
     ]
+
+
+HUNG_PROCESS = """
+import threading
+from rollmesh.endpoint.own_thread import OwnThread
+from rollmesh.errors import OperationTimeout
+from rollmesh.limits import Limits
+from tests.driving import drive
+from tests.toys_threads import ThreadedEnv, ThreadedModel
+
+for shared in (True, False):
+    env = ThreadedEnv(1, acts={("step", 2): threading.Event().wait}, length=lambda *_: 9)
+    model = ThreadedModel(thread=env.thread if shared else None)
+    run = drive(env, model, limits=Limits(env_step_s=0.2), max_episodes=1)
+    assert isinstance(run.error, OperationTimeout), run.error
+print("still here")
+"""
+
+
+def test_r49_the_process_can_still_exit(project_root: Path):
+    paths = os.pathsep.join([str(project_root / "src"), str(project_root)])
+    done = subprocess.run(
+        [sys.executable, "-c", HUNG_PROCESS],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "still here\n"), done.stderr
