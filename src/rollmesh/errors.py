@@ -4,6 +4,8 @@
     ├── InvalidValue            a value does not fit its space (path, expected, got, what to do)
     ├── EndpointFault           what a port raises when its endpoint failed; the runtime turns it
     │                           into EnvFailed or ModelFailed, which know the route and the step
+    │   ├── PortTimeout         it gave up at the request's own deadline
+    │   └── SessionLost         its session with a served endpoint is gone for good
     ├── WireError               bytes of a peer are no message of ours, or a message cannot be sent
     ├── ListenFailed            a server cannot listen at an address
     ├── TransportError          a connection failed (address)
@@ -81,19 +83,30 @@ class EndpointFault(RollmeshError):  # noqa: N818
         self,
         detail: str,
         *,
-        error_class: str = "EndpointFault",
+        error_class: str = "",
         traceback_text: str = "",
         env_index: int | None = None,
         is_recoverable: bool = False,
         outcome: Outcome = "unknown",
     ) -> None:
         super().__init__(detail)
-        self.error_class = error_class
+        self.error_class = error_class or type(self).__name__
         self.detail = detail
         self.traceback_text = traceback_text
         self.env_index = env_index
         self.is_recoverable = is_recoverable
         self.outcome: Outcome = outcome
+
+
+class PortTimeout(EndpointFault):  # noqa: N818
+    """What a port raises that gave up at the request's own deadline: an `OperationTimeout`."""
+
+
+class SessionLost(EndpointFault):  # noqa: N818
+    """What a port raises whose session with a served endpoint is gone for good.
+
+    Whether the operation happened is not known; the episode can be started again from its seed.
+    """
 
 
 class WireError(RollmeshError):
@@ -128,11 +141,11 @@ class TransportError(RollmeshError, ConnectionError):
         self.address = address
 
 
-class ConnectFailed(TransportError):
+class ConnectFailed(TransportError):  # noqa: N818
     """Nobody answered at an address; it may be tried again."""
 
 
-class ConnectionLost(TransportError):
+class ConnectionLost(TransportError):  # noqa: N818
     """The peer closed the connection or died, or this end was shut down."""
 
 
@@ -257,6 +270,7 @@ class EndpointFailed(RouteError):  # noqa: N818
         env_index: The lane it happened on, where known.
         episode_id: The episode running there, where known.
         seed: That episode's seed, where known.
+        is_session_lost: Whether the session with a served endpoint is gone (`SessionLost`).
     """
 
     def __init__(
@@ -278,6 +292,7 @@ class EndpointFailed(RouteError):  # noqa: N818
         self.episode_id = episode_id
         self.seed = seed
         self.is_recoverable = fault.is_recoverable
+        self.is_session_lost = isinstance(fault, SessionLost)
         self.outcome = fault.outcome
 
 

@@ -273,6 +273,15 @@ class SubmitsOperations(Protocol):
 
 
 @runtime_checkable
+class Interruptible(Protocol):
+    """A port called on the engine's thread whose wait can be ended from another one."""
+
+    def interrupt(self) -> None:
+        """End the call under way at once: it raises. Called on cancel, maybe in a signal handler."""
+        ...
+
+
+@runtime_checkable
 class Rebuilds(Protocol):
     """An env port that can build lanes anew (capability `REBUILD`)."""
 

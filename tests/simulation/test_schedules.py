@@ -22,7 +22,7 @@ from tests.toys import LANES, VECTOR, CountingMint, Notes, ToyEnv, ToyModel, spe
 
 RUNS = 10_000
 BATCH = 500
-FAULTY = {"fail": 0.01, "crash": 0.004, "hang": 0.004, "exit": 0.002, "interrupt": 0.001}
+FAULTY = {"fail": 0.01, "lose": 0.01, "crash": 0.004, "hang": 0.004, "exit": 0.002, "interrupt": 0.001}
 
 
 def _world(dice: random.Random) -> tuple[ToyEnv, dict[str, object]]:
@@ -159,3 +159,32 @@ def test_r15_a_cancel_at_any_moment_ends_the_route_cancelled() -> None:
         )
         with pytest.raises(RouteCancelled, match="simulated cancel"):
             driver.run()
+
+
+def test_a_lost_session_starts_its_episodes_again_from_their_seeds() -> None:
+    attempts: set[int] = set()
+    for number in range(300):
+        env = ToyEnv(3, capabilities=random.Random(number).choice([LANES, VECTOR]))
+        notes, model, clock = Notes(), ToyModel(), VirtualClock()
+        seeds = list(range(6))
+        driver = RouteDriver(
+            spec_for(env, episode_seeds=seeds),
+            env,
+            model,
+            hooks=[notes],
+            make_engine=lambda parts, c=clock, n=number: SimulatedEngine(
+                parts, c, Weather(lose=0.01), n
+            ),
+            clock=clock,
+            mint=CountingMint(),
+        )
+        try:
+            report = driver.run()
+        except RouteError as error:
+            check(notes, env, model, error)
+            continue
+        check(notes, env, model, report)
+        assert [(e.index, e.seed) for e in report.episodes] == list(enumerate(seeds))
+        assert [e.steps for e in report.episodes] == [1 + seed % 5 for seed in seeds]
+        attempts.update([e.attempts for e in report.episodes])
+    assert {1, 2} <= attempts

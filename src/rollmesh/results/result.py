@@ -39,6 +39,7 @@ class EpisodeResult:
         success: The env's own word, or None where it has none.
         duration_s: From the reset's reply to the last step's, in seconds.
         error: What spoiled it, or None. An episode with an error is neither success nor failure.
+        attempts: How often it was started; more than 1 where a served endpoint was lost.
     """
 
     index: int
@@ -52,6 +53,7 @@ class EpisodeResult:
     success: bool | None = None
     duration_s: float = 0.0
     error: str | None = None
+    attempts: int = 1
 
     @classmethod
     def from_summary(cls, summary: EpisodeSummary) -> EpisodeResult:

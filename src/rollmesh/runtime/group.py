@@ -23,20 +23,25 @@ def group_loop(route: Route, group: Group) -> GroupLoop:
     """Play planned episodes on these lanes until there are none left for them.
 
     A fault spoils the episodes that were running on the group. Under `on_error="continue"` an env
-    fault then has the group built anew; any other fault ends the route.
+    fault then has the group built anew; any other fault ends the route. Where the session with a
+    served endpoint was lost, they are not spoiled but started again, as new attempts.
     """
     while True:
         try:
             yield from _episodes(route, group)
         except (EndpointFailed, OperationTimeout) as error:
-            ids = route.spoil(group, str(error))
-            if not _may_rebuild(route, error):
+            if again := route.may_try_again(group, error):
+                ids = route.take_back(group, error)
+            else:
+                ids = route.spoil(group, str(error))
+            if not (again or _may_rebuild(route, error)):
                 raise
             if (evict := route.requests.evict(ids)) is not None:
                 yield evict
             if route.plan.exhausted:
                 return
-            yield route.requests.rebuild(group)
+            if error.operation.startswith("env."):
+                yield route.requests.rebuild(group)
         else:
             return
 
@@ -134,11 +139,9 @@ def _restart(
     lanes = [lane for lane, _ in chosen]
     starting = [episode for _, episode in chosen]
     route.check_cancel(group, "env.reset", lanes[0].steps)
-    try:
-        reply: ResetReply = yield route.requests.reset(group, lanes, starting)
-    except (EndpointFailed, OperationTimeout) as error:
-        route.spoil_starting(group, lanes, starting, str(error))
-        raise
+    for lane, episode in chosen:
+        lane.next = episode
+    reply: ResetReply = yield route.requests.reset(group, lanes, starting)
     route.started(group, lanes, starting, reply)
     return route.put(group, lanes, observation, reply.observation)
 

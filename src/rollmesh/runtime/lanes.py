@@ -33,6 +33,7 @@ class Episode:
         options: Reset options, or None.
         planned: False for the filler of an unscored lane.
         record_id: `ep-000001`…, in start order; `""` before the start.
+        attempt: Which try at the planned episode this is, from 1.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Episode:
     options: Info | None = None
     planned: bool = True
     record_id: str = ""
+    attempt: int = 1
 
 
 class QueuedFrame(msgspec.Struct, frozen=True, gc=False):

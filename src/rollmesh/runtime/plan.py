@@ -18,7 +18,7 @@ from rollmesh.runtime.spec import SessionSpec
 class EpisodePlan:
     """Hands out episodes in plan order.
 
-    Guarantees: an index is handed out once; under `budget="starts"` never more than `max_episodes`
+    Guarantees: an index is handed out once, and once more each time it is given back; under `budget="starts"` never more than `max_episodes`
     planned episodes in all.
     """
 
@@ -28,12 +28,20 @@ class EpisodePlan:
         self._cancel = cancel
         self._limit = spec.max_episodes if spec.budget == "starts" else None
         self.claimed = 0
+        self._again: list[Episode] = []
         self._unplanned = 0
 
     @property
     def exhausted(self) -> bool:
         """Whether no planned episode is left to be claimed."""
-        return self._cancel.draining or (self._limit is not None and self.claimed >= self._limit)
+        if self._cancel.draining:
+            return True
+        return not self._again and self._limit is not None and self.claimed >= self._limit
+
+    def give_back(self, episode: Episode) -> None:
+        """Have a planned episode claimed again, as a new attempt, before those not yet claimed."""
+        self._again.append(episode)
+        self._again.sort(key=lambda one: one.index)
 
     def claim(self, lanes: Sequence[Lane], *, may_idle: bool) -> list[Episode | None]:
         """Return the next episode for each lane, in order.
@@ -48,6 +56,15 @@ class EpisodePlan:
         return None if may_idle else self._filler(lane.spare_id or self._mint.mint())
 
     def _planned(self, episode_id: str) -> Episode:
+        if self._again:
+            past = self._again.pop(0)
+            return Episode(
+                id=episode_id,
+                index=past.index,
+                seed=past.seed,
+                options=past.options,
+                attempt=past.attempt + 1,
+            )
         index = self.claimed
         self.claimed += 1
         seeds, options = self._spec.episode_seeds, self._spec.episode_options

@@ -23,6 +23,8 @@ class EpisodeSummary:
         success: The env's own word, or None.
         duration_s: From the reset's reply to the last step's, monotonic.
         error: What spoiled it, or None. A spoiled episode is neither success nor failure.
+        attempts: How often it was started; more than 1 where a session with a served endpoint was
+            lost.
     """
 
     index: int
@@ -36,6 +38,7 @@ class EpisodeSummary:
     success: bool | None
     duration_s: float
     error: str | None = None
+    attempts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollmesh import events
-from rollmesh.errors import ModelRouteMismatch, ProtocolError, RouteCancelled
+from rollmesh.errors import (
+    EndpointFailed,
+    ModelRouteMismatch,
+    ProtocolError,
+    RouteCancelled,
+    RouteError,
+)
 from rollmesh.ids import MintsIds
-from rollmesh.ports import AutoresetMode, PredictReply, PredictRequest, ResetReply, StepReply
+from rollmesh.ports import (
+    REBUILD,
+    AutoresetMode,
+    PredictReply,
+    PredictRequest,
+    ResetReply,
+    StepReply,
+)
 from rollmesh.runtime.announcer import Announcer
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.endings import EndReader
@@ -26,6 +39,9 @@ from rollmesh.runtime.spec import SessionSpec
 from rollmesh.runtime.success import read_success
 from rollmesh.runtime.telemetry import Telemetry
 from rollmesh.spaces.codec import Leaves
+
+MAX_ATTEMPTS = 3
+"""How often an episode is tried whose endpoint's session is lost each time."""
 
 
 class Route:
@@ -249,6 +265,7 @@ class Route:
             truncated=ending.truncated,
             success=success,
             duration_s=(reply.ended_ns - lane.started_ns) / 1e9,
+            attempts=episode.attempt,
         )
         self._report(summary)
         if self.announcer.hooks.episode_completed is None:
@@ -272,15 +289,34 @@ class Route:
         group.changed()
         return ids
 
-    def spoil_starting(
-        self, group: Group, lanes: Sequence[Lane], episodes: Sequence[Episode], error: str
-    ) -> None:
-        """Mark episodes errored whose reset failed."""
-        for lane, episode in zip(lanes, episodes, strict=True):
-            if episode.planned:
-                lane.next = episode
-                self._spoil(group, lane, episode, error)
+    def may_try_again(self, group: Group, error: RouteError) -> bool:
+        """Whether a lost session can be made up for: the group's episodes have attempts left."""
+        if not (isinstance(error, EndpointFailed) and error.is_session_lost):
+            return False
+        if error.operation == "env.rebuild":
+            return False
+        if error.operation.startswith("env.") and REBUILD not in self.capabilities:
+            return False
+        episodes = [lane.next or lane.episode for lane in group.lanes if lane.owes]
+        return all([one is not None and one.attempt < MAX_ATTEMPTS for one in episodes])
+
+    def take_back(self, group: Group, error: RouteError) -> list[str]:
+        """Give the group's episodes back to the plan; return the ids that the model may hold."""
+        ids: list[str] = []
+        for lane in group.lanes:
+            if lane.episode is not None:
+                ids.append(lane.episode.id)
+            episode = lane.next or lane.episode
+            if lane.owes and episode is not None:
+                self.plan.give_back(episode)
+                self.announcer.log(
+                    "warning",
+                    f"episode {episode.index} is started again, as attempt {episode.attempt + 1}: "
+                    f"{str(error).partition(chr(10))[0]}",
+                )
             lane.clear()
+        group.changed()
+        return ids
 
     def _spoil(self, group: Group, lane: Lane, episode: Episode | None, error: str) -> None:
         if episode is None:
@@ -298,6 +334,7 @@ class Route:
             success=None,
             duration_s=(group.last_ns - lane.started_ns) / 1e9 if began else 0.0,
             error=error,
+            attempts=episode.attempt,
         )
         self._report(summary)
         self.announcer.episode_errored(summary, episode.record_id)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rollmesh.clock import Clock
-from rollmesh.errors import OperationTimeout, RouteCancelled, RouteError
+from rollmesh.errors import OperationTimeout, PortTimeout, RouteCancelled, RouteError
 from rollmesh.ports import EnvPort, ModelPort
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.operations import GroupLoop, Operation
@@ -77,6 +77,14 @@ class EngineParts:
     def port(self, operation: Operation) -> Any:
         """Return the port that an operation calls."""
         return self.env if operation.target == "env" else self.model
+
+    def told(self, task: Task, operation: Operation, exc: BaseException) -> RouteError:
+        """Return what an exception of a port comes to."""
+        if not isinstance(exc, PortTimeout):
+            return task.explain(operation, exc)
+        error = self.timed_out(operation)
+        error.__cause__ = exc
+        return error
 
     def timed_out(self, operation: Operation) -> OperationTimeout:
         """Return the error of an operation that did not come back in time (rule R16)."""

@@ -34,8 +34,21 @@ class BlockingEngine:
 
     def run(self, tasks: Sequence[Task], *, shutdown: bool = False) -> None:
         """Drive the tasks one after the other."""
-        for task in tasks:
-            self._turn(task, shutdown=shutdown)
+        unsubscribe = self._parts.cancel.subscribe(self.interrupt)
+        try:
+            for task in tasks:
+                self._turn(task, shutdown=shutdown)
+        finally:
+            unsubscribe()
+
+    def interrupt(self) -> None:
+        """Ask the port of the operation under way to give up, where it can (a remote one)."""
+        running = self._running
+        if running is None or running[2]:
+            return
+        interrupt = getattr(self._parts.port(running[0]), "interrupt", None)
+        if interrupt is not None:
+            interrupt()
 
     def is_abandoned(self, target: str) -> bool:
         """Return False: what runs on the calling thread has always come back."""
@@ -93,6 +106,9 @@ class BlockingEngine:
             self._methods[operation.name] = method
         started_ns = now()
         self._running = (operation, started_ns, shutdown)
+        if parts.cancel.reason is not None and operation.waits and not shutdown:
+            self._running = None
+            raise parts.cancelled(operation)
         try:
             reply = method(operation.request)
         except KeyboardInterrupt:
@@ -122,4 +138,4 @@ class BlockingEngine:
             return
         if self._parts.cancel.reason is not None and not shutdown:
             raise self._parts.cancelled(operation) from exc
-        raise task.explain(operation, exc)
+        raise self._parts.told(task, operation, exc)

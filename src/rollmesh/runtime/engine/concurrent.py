@@ -100,7 +100,7 @@ class ConcurrentEngine:
         self._shutdown = shutdown
         self._many = len(tasks) > 1
         self._running = len(tasks)
-        unsubscribe = self._parts.cancel.subscribe(lambda: self._inbox.put(None))
+        unsubscribe = self._parts.cancel.subscribe(self._wake)
         try:
             while shutdown and self._flights.all():  # evictions: the release waits for them (R24)
                 self._wait()
@@ -128,6 +128,11 @@ class ConcurrentEngine:
     def overdue(self) -> None:
         """Log an inline operation that is past its limit."""
         self._inline.overdue()
+
+    def _wake(self) -> None:
+        """Have the engine see a cancel; runs on the thread that cancels."""
+        self._inbox.put(None)
+        self._inline.interrupt()
 
     # -------------------------------------------------------------------- driving
 
@@ -221,19 +226,13 @@ class ConcurrentEngine:
             self._parts.cancel.cancel("interrupted")
             result = self._parts.cancelled(operation)
         elif isinstance(result, BaseException):
-            result = self._explained(task, operation, result)
+            result = self._parts.told(task, operation, result)
         elif operation.method == "rebuild":
             self._left.rebuilt(operation)
         elif flight.ended_ns and operation.method not in NOT_MEASURED:
             result.started_ns = flight.started_ns
             result.ended_ns = flight.ended_ns
         self._advance(task, result)
-
-    @staticmethod
-    def _explained(task: Task, operation: Operation, exc: BaseException) -> RouteError:
-        error = task.explain(operation, exc)
-        error.__cause__ = exc
-        return error
 
     # ------------------------------------------------------------ cancel, deadlines
 

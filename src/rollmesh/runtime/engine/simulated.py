@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollmesh.errors import EndpointFault, ProtocolError, RouteError
+from rollmesh.errors import EndpointFault, ProtocolError, RouteError, SessionLost
 from rollmesh.runtime.engine.base import NOT_MEASURED, EngineParts, LeftBehind, Task, log_unawaited
 from rollmesh.runtime.operations import Operation
 
@@ -41,6 +41,7 @@ class Weather:
     Attributes:
         latency_ns: Longest latency of a call that comes back.
         fail: An `EndpointFault` instead of the call.
+        lose: A `SessionLost` instead of the call.
         crash: A plain exception instead of the call.
         hang: The call never comes back.
         exit: The endpoint calls `sys.exit`.
@@ -50,6 +51,7 @@ class Weather:
 
     latency_ns: int = 1_000_000
     fail: float = 0.0
+    lose: float = 0.0
     crash: float = 0.0
     hang: float = 0.0
     exit: float = 0.0
@@ -157,6 +159,7 @@ class SimulatedEngine:
         weather, draw = self._weather, self._random.random()
         for share, fault in (
             (weather.fail, EndpointFault("simulated fault", is_recoverable=True)),
+            (weather.lose, SessionLost("simulated loss")),
             (weather.crash, ValueError("simulated crash")),
             (weather.exit, SystemExit(0)),
             (weather.interrupt, KeyboardInterrupt()),
@@ -179,7 +182,7 @@ class SimulatedEngine:
         if self._parts.cancel.reason is not None and not self._shutdown:
             outcome = self._parts.cancelled(operation)
         elif isinstance(outcome, BaseException) and not isinstance(outcome, RouteError):
-            outcome = task.explain(operation, outcome)
+            outcome = self._parts.told(task, operation, outcome)
         self._advance(task, outcome)
 
     def _perform(self, flight: _Flight) -> Any:
