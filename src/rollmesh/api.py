@@ -11,6 +11,7 @@ from typing import Any
 from rollmesh import events
 from rollmesh.arguments import (
     EpisodePlan,
+    check_sendable,
     derived_seeds,
     optional_count,
     read_cancel,
@@ -23,7 +24,7 @@ from rollmesh.arguments import (
 from rollmesh.clock import SYSTEM_CLOCK
 from rollmesh.errors import InvalidSpec, RouteCancelled, RouteError
 from rollmesh.limits import Limits
-from rollmesh.opening import Endpoints, OpeningOptions, RouteIds
+from rollmesh.opening import Endpoints, OpeningOptions, RouteIds, is_served
 from rollmesh.ports import AutoresetMode, EnvContract, Info
 from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.runtime.cancel import CancelToken
@@ -68,11 +69,13 @@ def evaluate(
 
     Args:
         model: A callable `observation -> action`, a `Model`, a class of one, `"module:attribute"`,
-            `"random"`, or a Stable-Baselines3 file.
-        env: A Gymnasium id, `"module:callable"`, a factory, an env, a vector env, or a list of envs
-            or factories. What is built here is closed here; an instance stays open.
+            `"random"`, a Stable-Baselines3 file, the address of a served one, or a `RemoteModel`.
+        env: A Gymnasium id, `"module:callable"`, a factory, an env, a vector env, the address of a
+            served one, a `RemoteEnv`, or a list of these. What is built or connected here is closed
+            here; an instance stays open.
         episodes: How many; `seeds` fixes it as well.
-        seeds: One env seed an episode, in plan order: any ints of 0 or more.
+        seeds: One env seed an episode, in plan order: any ints of 0 or more, below 2**63 where env
+            or model are served.
         base_seed: The number that episode seeds follow from, the same on every machine and for any
             `num_envs`. With neither, one is drawn and told as `result.plan_seed`.
         options: Reset options: one mapping for all episodes, or a list with one (or None) each.
@@ -104,6 +107,8 @@ def evaluate(
     width and however fast a lane is.
     """
     plan = read_plan(episodes=episodes, seeds=seeds, base_seed=base_seed, options=options)
+    if is_served(env) or is_served(model):
+        check_sendable(plan.seeds)
     width = optional_count("num_envs", num_envs)
     checked_limits = read_limits(limits)
     policies = read_conformance(conformance)
@@ -242,7 +247,9 @@ class _Run:
             return
         message = f"plan seed {plan_seed}"
         if self.plan.base_seed is None:
-            message += f", drawn; repeat with base_seed={plan_seed}"
+            message += (
+                f", drawn; base_seed={plan_seed} (--seed {plan_seed}) runs the same plan again"
+            )
         _logger.info("%s session_id=%s", message, spec.session_id)
         emit = Dispatcher(self.hooks).log
         if emit is not None:

@@ -22,6 +22,7 @@ from rollmesh.spaces.conformance import Policy
 
 _POLICIES = ("warn", "strict", "off")
 _TASK = ""
+_LARGEST_SENT_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,21 @@ def read_seed(field: str, seed: object) -> int:
     return value
 
 
+def check_sendable(seeds: Sequence[int] | None) -> None:
+    """Refuse seeds that a served env or model cannot be given.
+
+    Raises:
+        InvalidSpec: One is 2**63 or more.
+    """
+    for k, seed in enumerate(seeds or ()):
+        if seed > _LARGEST_SENT_SEED:
+            raise InvalidSpec(
+                f"seeds[{k}]",
+                f"{seed} cannot be sent to a served env or model, whose seeds are below 2**63; "
+                "use a smaller one, or a local env and model",
+            )
+
+
 def _options(
     options: Info | Sequence[Info | None] | None, count: int
 ) -> tuple[Info | None, ...] | None:
@@ -194,7 +210,7 @@ def read_hooks(hooks: object) -> tuple[object, ...]:
     try:
         Dispatcher(gathered)
     except TypeError as error:
-        raise InvalidSpec("hooks", str(error)) from None
+        raise InvalidSpec("hooks", str(error).removeprefix("hooks ")) from None
     return gathered
 
 

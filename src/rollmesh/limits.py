@@ -82,7 +82,10 @@ class Limits:
                 known = ", ".join(sorted(names))
                 raise InvalidSpec(f"limits.{json_name}", f"unknown limit; known ones: {known}")
             checked = check_duration(
-                f"limits.{json_name}", value, zero_ok=name == "telemetry_window_s"
+                f"limits.{json_name}",
+                value,
+                zero_ok=name == "telemetry_window_s",
+                unit="milliseconds",
             )
             given[name] = None if checked is None else checked / 1000.0
         return cls(**given)
@@ -123,8 +126,10 @@ class SizeLimits:
 SIZE_LIMITS = SizeLimits()
 
 
-def check_duration(field: str, value: object, *, zero_ok: bool = False) -> float | None:
-    """Return a duration in seconds as a float, or None for no limit.
+def check_duration(
+    field: str, value: object, *, zero_ok: bool = False, unit: str = "seconds"
+) -> float | None:
+    """Return a duration as a float, or None for no limit; `unit` is for the refusal only.
 
     Raises:
         InvalidSpec: The value is negative, NaN, not a number, or 0 where that is not allowed.
@@ -132,7 +137,7 @@ def check_duration(field: str, value: object, *, zero_ok: bool = False) -> float
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InvalidSpec(field, f"wants a number of seconds or None for no limit, got {value!r}")
+        raise InvalidSpec(field, f"wants a number of {unit} or None for no limit, got {value!r}")
     try:
         seconds = float(value)
     except OverflowError:  # an integer beyond every float
@@ -140,7 +145,7 @@ def check_duration(field: str, value: object, *, zero_ok: bool = False) -> float
     if math.isnan(seconds) or seconds < 0 or (seconds == 0 and not zero_ok):
         least = "0 or more" if zero_ok else "more than 0"
         raise InvalidSpec(
-            field, f"wants {least} seconds, or None or infinity for no limit, got {value!r}"
+            field, f"wants {least} {unit}, or None or infinity for no limit, got {value!r}"
         )
     return None if math.isinf(seconds) else seconds
 

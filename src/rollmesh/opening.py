@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 from rollmesh import events
 from rollmesh.endpoint.contracts import is_env
+from rollmesh.endpoint.env_client import HasEnvPort
 from rollmesh.endpoint.env_loading import open_env
+from rollmesh.endpoint.model_client import HasModelAddress, ModelRoute
 from rollmesh.endpoint.model_loading import open_model
 from rollmesh.endpoint.own_thread import OwnThread
+from rollmesh.endpoint.targets import is_address
 from rollmesh.errors import EndpointFault, EnvFailed, ModelFailed
 from rollmesh.ids import MINT
 from rollmesh.limits import Limits
-from rollmesh.ports import AdapterContext, EnvPort, ModelPort, ReleaseAdapterRequest
+from rollmesh.ports import (
+    SUBSET_STEP,
+    AdapterContext,
+    EnvPort,
+    ModelPort,
+    ReleaseAdapterRequest,
+)
 from rollmesh.runtime.hooks import Dispatcher
 from rollmesh.spaces.conformance import Policy
 
@@ -172,6 +181,7 @@ class Endpoints:
                 limits=options.limits,
                 thread=self._thread,
                 model_kwargs=options.model_kwargs,
+                route=self._model_route(env),
             )
         except EndpointFault as fault:
             raise self._failed(ModelFailed, fault, self.model_component, "model.connect") from fault
@@ -180,6 +190,15 @@ class Endpoints:
                 events.ModelConnected(session_id=self._ids.session_id, route=route)
             )
 
+    def _model_route(self, env: EnvPort) -> ModelRoute:
+        contract = env.contract
+        return ModelRoute(
+            contract=contract,
+            session_id=self._ids.session_id,
+            env_id=self._ids.env_id,
+            is_shared=contract.num_envs > 1 and SUBSET_STEP in env.capabilities,
+        )
+
     def _failed(
         self,
         kind: type[EnvFailed | ModelFailed],
@@ -187,8 +206,11 @@ class Endpoints:
         component: str,
         operation: str,
     ) -> EnvFailed | ModelFailed:
-        what = "building" if kind is EnvFailed else "building or loading"
-        message = f"{component}: {what} it failed: {fault.error_class}: {fault.detail}"
+        if is_served(self._env if kind is EnvFailed else self._model):
+            what = "connecting to it"
+        else:
+            what = "building it" if kind is EnvFailed else "building or loading it"
+        message = f"{component}: {what} failed: {fault.error_class}: {fault.detail}"
         if fault.traceback_text:
             message += f"\n\n{fault.traceback_text}"
         return kind(
@@ -205,6 +227,13 @@ class Endpoints:
             close()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - another error is on its way
             _logger.warning("close_failed endpoint=%s error=%r", what, error)
+
+
+def is_served(target: object) -> bool:
+    """Return whether an env or model argument is one that some server has."""
+    if isinstance(target, (list, tuple)):
+        return any(is_served(one) for one in target)
+    return is_address(target) or isinstance(target, (HasEnvPort, HasModelAddress))
 
 
 def is_given_env(env: object) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollmesh.arguments import (
+    check_sendable,
     optional_count,
     read_cancel,
     read_conformance,
@@ -18,7 +19,7 @@ from rollmesh.arguments import (
 )
 from rollmesh.errors import InvalidSpec
 from rollmesh.limits import Limits
-from rollmesh.opening import Endpoints, OpeningOptions, RouteIds
+from rollmesh.opening import Endpoints, OpeningOptions, RouteIds, is_served
 from rollmesh.ports import EnvContract, Info
 from rollmesh.results.result import EpisodeResult
 from rollmesh.runtime.cancel import CancelToken
@@ -114,6 +115,7 @@ class Session:
         )
         self._checker = Checker("action", policies[1], "refuse", _log_odd_action)
         ids = RouteIds()
+        self._is_served = is_served(env) or is_served(model)
         self._driver: ManualDriver | None = None
         self._endpoints = Endpoints(model, env, ids=ids, options=options, hooks=checked_hooks)
         with contextlib.ExitStack() as undo:
@@ -160,6 +162,8 @@ class Session:
         driver = self._open_driver("reset")
         if seed is not None:
             seed = read_seed("seed", seed)
+            if self._is_served:
+                check_sendable((seed,))
         if options is not None and not isinstance(options, Mapping):
             raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
         turned = driver.reset(seed=seed, options=options)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -21,9 +23,8 @@ from rollmesh.ports import (
 )
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.driver import RouteDriver
-from rollmesh.runtime.engine.base import EngineParts, Task
+from rollmesh.runtime.engine.base import EngineParts, Task, take
 from rollmesh.runtime.engine.blocking import BlockingEngine
-from rollmesh.runtime.engine.inbox import Inbox
 from rollmesh.runtime.failures import explain
 from rollmesh.runtime.hooks import Hooks
 from rollmesh.runtime.operations import Operation
@@ -225,21 +226,27 @@ def test_r28_release_and_close_come_one_after_the_other():
 # --------------------------------------------------------------------------------- inbox
 
 
-def test_the_inbox_keeps_order_and_wakes_its_reader():
-    inbox: Inbox[int] = Inbox()
+def test_an_inbox_keeps_order_and_wakes_its_reader():
+    inbox: SimpleQueue[int] = SimpleQueue()
     for k in range(3):
         inbox.put(k)
-    assert [inbox.get(None) for _ in range(3)] == [0, 1, 2]
-    assert inbox.get(0) is None
+    assert [take(inbox, 0.0) for _ in range(3)] == [0, 1, 2]
+    assert take(inbox, 0.0) is None
     writer = threading.Thread(target=lambda: [inbox.put(k) for k in range(1000)])
     writer.start()
-    assert [inbox.get(PATIENCE_S) for _ in range(1000)] == list(range(1000))
+    assert [take(inbox, PATIENCE_S) for _ in range(1000)] == list(range(1000))
     writer.join()
-    assert inbox.get(0.001) is None
+    assert take(inbox, 0.001) is None
+    assert take(inbox, -5) is None
 
 
-def test_the_inbox_is_safe_with_a_wait_of_any_length():
-    inbox: Inbox[int] = Inbox()
-    inbox.put(1)
-    assert inbox.get(1e30) == 1
-    assert inbox.get(-5) is None
+def test_r49_a_signal_handler_may_put_in_the_middle_of_a_take():
+    inbox: SimpleQueue[int] = SimpleQueue()
+    before = signal.signal(signal.SIGINT, lambda *_: inbox.put(7))
+    try:
+        writer = threading.Timer(0.02, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+        writer.start()
+        assert take(inbox, PATIENCE_S) == 7
+        writer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)

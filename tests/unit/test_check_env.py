@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +11,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollmesh.errors import InvalidSpec
+from rollmesh.limits import Limits
 from rollmesh.testing import CheckReport, Level, check_env
 
 
@@ -109,6 +111,14 @@ def _raises(self: Any, *args: Any, **kwargs: Any) -> Any:
     raise ValueError("not today")
 
 
+def _exits(self: Any, *args: Any, **kwargs: Any) -> Any:
+    raise SystemExit(3)
+
+
+def _takes_no_seed(self: Any) -> Any:
+    return None
+
+
 @pytest.mark.parametrize(
     ("rule", "level", "words", "methods"),
     [
@@ -118,6 +128,10 @@ def _raises(self: Any, *args: Any, **kwargs: Any) -> Any:
         ("reset", Level.FAIL, "ValueError: not today", {"reset": _raises}),
         ("reset", Level.FAIL, "(observation, info)", {"reset": lambda self, **_: 3}),
         ("step", Level.FAIL, "ValueError: not today", {"step": _raises}),
+        ("reset", Level.FAIL, "SystemExit: 3", {"reset": _exits}),
+        ("reset", Level.FAIL, "must take seed and options", {"reset": _takes_no_seed}),
+        ("step", Level.FAIL, "SystemExit: 3", {"step": _exits}),
+        ("close", Level.FAIL, "SystemExit: 3", {"close": _exits}),
         ("step", Level.FAIL, "a tuple of 4", {"step": lambda self, _: (1, 2, 3, 4)}),
         ("observation", Level.FAIL, "observation", {"observe": lambda self: np.zeros(3)}),
         ("observation", Level.FAIL, "observation", {"observe": lambda self: np.full(2, 1e6)}),
@@ -140,6 +154,48 @@ def test_each_fault_has_its_sentence(
     assert found(report, rule) is level, str(report)
     assert words in str(report)
     assert report.passed is (level is not Level.FAIL)
+
+
+def test_an_env_that_hangs_is_a_finding_and_gets_no_further_call() -> None:
+    ended, calls = threading.Event(), []
+
+    class Hangs(Good):
+        def step(self, action: Any) -> Any:
+            ended.wait(30.0)
+            return super().step(action)
+
+        def close(self) -> None:
+            calls.append("close")
+
+    report = check_env(Hangs, limits=Limits(env_step_s=0.05))
+    ended.set()
+    assert found(report, "step") is Level.FAIL
+    assert "step 1 raised TimeoutError: step did not come back within 0.05 s" in str(report)
+    assert calls == []
+
+
+def test_a_factorys_env_lives_on_one_thread() -> None:
+    threads: set[int] = set()
+
+    class Watches(Good):
+        def __init__(self) -> None:
+            threads.add(threading.get_ident())
+
+        def reset(self, **given: Any) -> Any:
+            threads.add(threading.get_ident())
+            return super().reset(**given)
+
+        def close(self) -> None:
+            threads.add(threading.get_ident())
+
+    assert check_env(Watches).passed
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_what_gymnasium_warns_of_a_step_after_the_end_is_not_shown() -> None:
+    report = check_env("CartPole-v1", max_steps=200)  # warnings are errors in these tests
+    assert "step after the end: is answered" in str(report)
 
 
 def test_state_outside_the_env_shows_in_a_second_one() -> None:

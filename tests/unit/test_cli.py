@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -120,7 +121,7 @@ def test_a_drawn_plan_seed_is_shown_with_how_to_repeat(
 ) -> None:
     assert run_eval(here, "-n", "1") == 0
     out, err = capfd.readouterr()
-    assert "drawn; repeat with base_seed=" in err
+    assert "drawn; base_seed=" in err
     assert "plan seed" in out
 
 
@@ -152,8 +153,13 @@ def test_errored_episodes_exit_3(here: Path, capfd: pytest.CaptureFixture[str]) 
         (["--episodes", "2", "--limits", '{"stepMs": 3}'], "unknown limit"),
         (["--episodes", "-2"], "0 or more"),
         (["--episodes", "2", "--on-error", "ignore"], "ignore"),
-        (["--episodes", "two"], "two"),
-        ([], "--episodes"),
+        (["--episodes", "two"], "--episodes: wants a whole number, got 'two'"),
+        (["--episodes", "2.5"], "wants a whole number, got '2.5'"),
+        (["--episodes", "2", "--seed", "1.5"], "--seed: wants a whole number"),
+        (["--episodes", "2", "--limits", '{"envStepTimeoutMs": -1}'], "more than 0 milliseconds"),
+        (["--episodes"], "--episodes requires an argument"),
+        (["--episods", "3"], "error: --episodes is missing. Did you mean"),
+        ([], "error: --episodes is missing.\nsee rollmesh eval --help"),
     ],
 )
 def test_bad_arguments_exit_2_with_a_sentence(
@@ -279,6 +285,29 @@ def test_a_signal_while_things_are_built_interrupts_the_wait() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupts.on_signal(signal.SIGTERM, None)
     assert interrupts.exit_code == exit_codes.TERMINATED
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_fork_does_not_cancel_the_run_or_print_its_result(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancel = CancelToken()
+    interrupts = Interrupts(cancel, _give_up)
+    sent: list[int] = []
+    handlers: list[Any] = []
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # a fork has another one
+    monkeypatch.setattr(os, "kill", lambda _process, number: sent.append(number))
+    monkeypatch.setattr(signal, "signal", lambda _number, handler: handlers.append(handler))
+    for _ in range(2):
+        with contextlib.suppress(KeyboardInterrupt):
+            interrupts.on_signal(number, None)
+    assert cancel.reason is None
+    assert interrupts.exit_code is None
+    assert sent == ([] if number == signal.SIGINT else [number, number])
+    assert handlers[0] == (
+        signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    )
 
 
 def test_a_signal_while_the_result_is_printed_only_sets_the_code() -> None:

@@ -19,6 +19,7 @@ from rollmesh.ports import (
 )
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.hooks import Hooks
+from rollmesh.runtime.ticker import Ticker
 from tests.driving import MODES, FakeClock, Run, drive, lengths
 from tests.toys import ToyEnv, ToyModel
 
@@ -180,6 +181,19 @@ def test_r15_cancelled_before_the_start(mode):
     assert run.notes.names() == ["session_started", "on_telemetry", "session_failed"]
     assert run.error.report is not None
     assert run.error.report.episodes == ()
+
+
+def test_r49_ctrl_c_while_the_ticker_starts_is_a_cancel_before_the_start(monkeypatch):
+    def struck(ticker: Ticker) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ticker, "start", struck)
+    run = drive(ToyEnv(1), max_episodes=2, close_env_on_end=True)
+    assert isinstance(run.error, RouteCancelled)
+    assert (run.error.step, run.error.reason) == (0, "interrupted")
+    assert run.notes.names() == ["session_started", "on_telemetry", "session_failed"]
+    assert len(run.model.releases) == run.env.closed == 1
+    assert not run.env.resets
 
 
 def test_r15_cancelled_in_session_started_sends_no_reset():

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from rollmesh.errors import EnvFailed
 from rollmesh.events import TelemetryEmitted
 from rollmesh.limits import Limits
 from rollmesh.ports import ReleaseAdapterRequest, StepReply, StepRequest
+from rollmesh.runtime.driver import RouteDriver
 from rollmesh.runtime.hooks import Hooks
 from tests.driving import drive, lengths
-from tests.toys import ToyEnv, ToyModel
+from tests.toys import Notes, ToyEnv, ToyModel, spec_for
 from tests.toys_threads import PATIENCE_S
 
 TICKING = Limits(telemetry_window_s=0.001, close_s=5)
@@ -143,6 +145,30 @@ def test_r39_a_push_that_hangs_holds_nothing_up_for_longer_than_the_close_limit(
     go.set()
     assert run.ok.total_episodes == 1
     assert [e.snapshot.horizon for e in run.notes.of("on_telemetry")][-1] == "session"
+
+
+class Struck:
+    """A lock whose every wait is ended by a Ctrl-C."""
+
+    def acquire(self, timeout: float) -> bool:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("error", [None, ValueError("broke")])
+def test_r30_ctrl_c_in_the_wait_for_a_push_loses_neither_telemetry_nor_end(error):
+    came = threading.Event()
+    came.set()
+    env, notes = Parked(came, error), Notes()
+    spec = spec_for(env, max_episodes=1, limits=Limits(telemetry_window_s=0))
+    driver = RouteDriver(spec, env, ToyModel(), hooks=[notes])
+    driver._pushing = Struck()  # type: ignore[assignment]
+    if error is None:
+        assert driver.run().total_episodes == 1
+    else:
+        with pytest.raises(EnvFailed):
+            driver.run()
+    assert notes.names().count("session_ended" if error is None else "session_failed") == 1
+    assert [e.snapshot.horizon for e in notes.of("on_telemetry")] == ["session"]
 
 
 @pytest.mark.parametrize("error", [None, ValueError("broke")])

@@ -66,6 +66,15 @@ def end_of(lane: int, episode_id: str | None = None) -> Completion:
     )
 
 
+def test_r25_an_unscored_lane_is_not_compared():
+    """Lane 1 has no planned episode: the runtime does not count its steps, but the env does."""
+    edit = changed(step_count=2, cumulative_reward=2.0)
+    env = EditedEnv(edit, 2, SAME_STEP, length=lengths(2, 2))
+    run = drive(env, max_episodes=3)
+    assert run.ok.total_episodes == 3
+    assert not [e for e in run.notes.of("log") if e.level == "warning"]
+
+
 @pytest.mark.parametrize("lane", [2, -1, 2**40])
 def test_r23_an_end_of_a_lane_that_does_not_exist(lane):
     run = drive(EditedEnv(with_ends(end_of(lane)), 2), max_episodes=2)

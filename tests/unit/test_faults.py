@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from rollmesh.endpoint.faults import MESSAGE_CHARS, TRACEBACK_CHARS, fault_from, traceback_text
-from rollmesh.errors import EndpointFault
+from rollmesh.errors import EndpointFault, InvalidValue
+from rollmesh.spaces.space import Box
 
 
 def caught(raiser):
@@ -89,3 +90,20 @@ def test_exceptions_that_cannot_be_printed_do_no_harm():
     assert fault.detail == "(no message: its __str__ raised RuntimeError)"
     assert fault.error_class == "Odd"
     assert isinstance(traceback_text(Odd()), str)
+
+
+def test_a_value_that_the_package_refused_has_no_traceback_of_its_insides():
+    box = Box(shape=(3,), dtype="float32", low=0.0, high=1.0)
+    refused = caught(lambda: box.codec.encode([1.0, 2.0]))
+    assert "in <lambda>" in traceback_text(refused)
+    trace = refused.__traceback__
+    while not trace.tb_frame.f_code.co_filename.endswith("codec.py"):
+        trace = trace.tb_next
+    refused.__traceback__ = trace  # as where the package is the caller
+    assert traceback_text(refused) == ""
+    assert "expected shape (3,)" in fault_from(refused).detail
+
+    def in_user_code():
+        raise InvalidValue("action", "mine")
+
+    assert "in in_user_code" in traceback_text(caught(in_user_code))

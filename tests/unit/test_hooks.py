@@ -194,6 +194,15 @@ def test_r33_an_object_without_any_hook_method_is_refused_with_their_names(hook)
     assert all(name in str(caught.value) for name in (*EVENTS, *TRANSFORMS))
 
 
+def test_r33_a_misspelt_method_is_not_silently_never_called():
+    class Misspelt(Hooks):
+        def on_episode_end(self, event):
+            pass
+
+    with pytest.raises(TypeError, match=r"none of the hook methods: .*episode_completed"):
+        Dispatcher([Misspelt()])
+
+
 def test_r33_a_class_is_refused_with_the_fix():
     with pytest.raises(TypeError, match=r"pass Recorder\(\)"):
         Dispatcher([Recorder])

@@ -18,12 +18,14 @@ from rollmesh.errors import EnvFailed, ModelFailed, OperationTimeout, RouteCance
 from rollmesh.limits import Limits
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.driver import RouteDriver
+from rollmesh.runtime.engine import hosted
+from rollmesh.runtime.engine.base import take
 from rollmesh.runtime.engine.concurrent import ConcurrentEngine
 from rollmesh.runtime.engine.hosted import HostedEngine
 from rollmesh.runtime.hooks import Hooks
 from tests.driving import MODES, FakeClock, Run, drive, lengths
 from tests.toys import VECTOR, ToyEnv, ToyModel, spec_for
-from tests.toys_threads import Gate, ThreadedEnv, ThreadedModel, plan_of, raising
+from tests.toys_threads import PATIENCE_S, Gate, ThreadedEnv, ThreadedModel, plan_of, raising
 
 SHORT = 0.05
 """A limit in seconds that only what hangs may miss: with `late`, whose clock stands still."""
@@ -221,6 +223,54 @@ def test_r49_ctrl_c_is_a_cancel_of_the_operation_under_way(gate):
     assert run.notes.names()[-1] == "session_failed"
 
 
+def test_r49_ctrl_c_in_the_moment_the_loop_has_ended_loses_nothing(monkeypatch):
+    struck: list[None] = []
+
+    watching = threading.Event()
+
+    def take_and_be_struck(bell: Any, timeout_s: float) -> None:
+        watching.set()
+        take(bell, PATIENCE_S)
+        if not struck:
+            struck.append(None)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(hosted, "take", take_and_be_struck)
+    env, model = pair(env_acts={"step_4": lambda: watching.wait(PATIENCE_S)})
+    run = drive(env, model, max_episodes=1, close_env_on_end=True)
+    assert struck
+    assert [e.steps for e in run.ok.episodes] == [4]
+    assert env.closed == len(model.releases) == 1
+
+
+def test_r49_a_second_ctrl_c_does_not_wait_for_a_hook_that_hangs(gate):
+    main = threading.get_ident()
+
+    def twice() -> None:
+        signal.pthread_kill(main, signal.SIGINT)
+        assert heard.wait(PATIENCE_S)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    class Hangs(Hooks):
+        def step_completed(self, event: Any) -> None:
+            gate.arrive()
+
+    cancel, heard = CancelToken(), threading.Event()
+    cancel.subscribe(heard.set)
+    env, model = pair()
+    gate.when_reached(twice)
+    run = drive(env, model, hooks=[Hangs()], cancel=cancel, max_episodes=1, close_env_on_end=True)
+    assert isinstance(run.error, RouteCancelled)
+    assert run.error.reason == "interrupted"
+    assert run.notes.names()[-1] == "session_failed"
+    gate.open()
+    assert env.thread is not None
+    assert env.thread.join(PATIENCE_S)
+    assert len(env.steps) == 1, "R49: no further call"
+    assert env.closed == 0
+    assert not model.releases
+
+
 @pytest.mark.parametrize("error", [ValueError("broke"), SystemExit(2)])
 def test_r44_failures_are_told_as_ever(error):
     env, model = pair(env_acts={"step_2": raising(error)})
@@ -266,6 +316,34 @@ def test_r28_a_hung_release_is_a_warning_and_so_is_the_close_that_cannot_come(la
     assert "model.release_adapter" in first
     assert "env.close" in second
     assert run.notes.names()[-2:] == ["session_ended", "on_telemetry"]
+
+
+def test_r28_a_hung_eviction_at_the_end_leaves_release_and_close_to_a_warning_each(late):
+    cancel = CancelToken()
+
+    class CancelIn(Hooks):
+        def action_received(self, event: Any) -> None:
+            cancel.cancel()
+
+    env, model = pair(model_acts={"reset_adapter_1": late.arrive})
+    run = drive(
+        env,
+        model,
+        hooks=[CancelIn()],
+        cancel=cancel,
+        driver={"clock": late.clock},
+        limits=Limits(close_s=SHORT),
+        max_episodes=1,
+        close_env_on_end=True,
+    )
+    assert isinstance(run.error, RouteCancelled)
+    told = warnings_of(run)
+    assert len(told) == 3
+    for text, operation in zip(
+        told, ("model.reset_adapter", "model.release_adapter", "env.close"), strict=True
+    ):
+        assert text.startswith("terminal shutdown: ")
+        assert operation in text
 
 
 def test_r28_a_hung_close_is_a_warning(late):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
+import types
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rollmesh.endpoint import hosted_env
 from rollmesh.endpoint.env_loading import open_env
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.limits import Limits
@@ -286,6 +288,38 @@ def test_a_lane_that_cannot_be_built_closes_the_others():
             if thread.ident in env.threads:
                 thread.join(WAIT_S)
     assert [env.closed for env in shop.built] == [1, 1]
+
+
+def test_ctrl_c_while_lanes_are_built_closes_those_that_are(monkeypatch):
+    hold, shop = threading.Event(), Shop()
+
+    class StruckAfterTheFirst(queue.SimpleQueue):
+        taken = 0
+
+        def get(self, *args, **kw):
+            if self.taken:
+                raise KeyboardInterrupt
+            self.taken += 1
+            return super().get(*args, **kw)
+
+    def make(lane):
+        if lane == 1:
+            hold.wait(WAIT_S)
+        return shop(lane)
+
+    struck = types.SimpleNamespace(SimpleQueue=StruckAfterTheFirst, Empty=queue.Empty)
+    monkeypatch.setattr(hosted_env, "queue", struck)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            open_env([make, make])
+    finally:
+        hold.set()
+    (first,) = shop.lane(0)
+    for thread in threading.enumerate():
+        if thread.ident in first.threads:
+            thread.join(WAIT_S)
+    assert first.closed == 1
+    assert not any(env.closed for env in shop.lane(1))
 
 
 def test_a_lane_that_is_not_built_in_time_is_abandoned():

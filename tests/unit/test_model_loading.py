@@ -156,6 +156,8 @@ def test_random_is_inline_and_follows_the_seed():
         ("", "is empty"),
         ("tcp://gpu:6000", "is an address"),
         ("CartPole-v1", "wants 'random', module:attribute, or a policy file"),
+        ("weights/net.pt", "holds weights and no code"),
+        ("policies_for_tests.py", "policies_for_tests:attribute"),
         ("policies_for_tests:Polic", "did you mean 'Policy'"),
         ("no_such_module_at_all:f", "no module 'no_such_module_at_all'"),
         ("missing.zip", "there is no file 'missing.zip'"),

@@ -140,7 +140,7 @@ def test_repr_shows_intervals_speed_and_the_plan_seed() -> None:
     assert text.splitlines()[0] == "EvalResult  zero in Toy-v0: 4 episodes, 2 lanes"
     assert "0.750" in text
     assert "95 % Wilson" in text
-    assert "95 % BCa bootstrap" in text
+    assert "95 % Student t" in text
     assert "steps/s       80 " in text
     assert "40 steps in 0.50 s" in text
     assert "plan seed     42" in text
@@ -149,6 +149,57 @@ def test_repr_shows_intervals_speed_and_the_plan_seed() -> None:
 def test_repr_says_when_and_why_fewer_episodes_ended() -> None:
     found = result(episode(0), planned=10, stopped="interrupted")
     assert "1 of 10 episodes (stopped: interrupted)" in repr(found)
+
+
+def test_the_cause_of_an_error_is_shown_once_and_is_not_cut_off() -> None:
+    episode_id = "01a228ae-4bc3-7a42-9e78-c76a15000e01"
+    where = "Step7: env.step failed at step 7, lane 0"
+    said = f"{where}, episode {episode_id}, seed 848936359: RuntimeError: the GL context is lost"
+    brief = f"{where}, seed 848936359: RuntimeError: the GL context is lost"
+    error = f"{said}\n\nenv-side traceback:\n..."
+    going_on = repr(result(episode(0, error=error), planned=1))
+    assert f"first: {brief}\n" in f"{going_on}\n"
+    stopped = repr(result(episode(0, error=error), planned=3, stopped=error))
+    assert f"1 of 3 episodes (stopped: {brief})" in stopped
+    assert stopped.count("GL context") == 1
+    assert "it stopped the run" in stopped
+
+
+def test_where_every_episode_errored_the_env_is_not_said_to_be_silent() -> None:
+    assert "no episode finished" in repr(result(episode(0, error="broke"), planned=1))
+    assert "the env does not say" in repr(result(episode(0), episode(1, error="broke")))
+
+
+def test_one_episode_is_one() -> None:
+    assert repr(result(episode(0))).startswith("EvalResult  zero in Toy-v0: 1 episode\n")
+    assert "1 of 2 episodes" in repr(result(episode(0), planned=2))
+
+
+def test_an_endless_error_is_cut() -> None:
+    assert "xx …\n" in f"{result(episode(0, error='x' * 10_000), planned=1)!r}\n"
+
+
+def test_how_often_a_model_that_answers_with_chunks_was_asked_is_shown() -> None:
+    def asked(times: int) -> TelemetrySnapshot:
+        row = MetricRow(
+            operation="model.predict",
+            component="zero",
+            metric="group.size",
+            kind="count",
+            count=times,
+            mean=1.0,
+            p50=1.0,
+            p95=1.0,
+            p99=1.0,
+            min=1.0,
+            max=1.0,
+        )
+        return TelemetrySnapshot(horizon="session", rows=(row,))
+
+    chunked = repr(result(episode(0), elapsed_s=0.5, telemetry=asked(2)))
+    assert "10 steps from 2 predicted chunks in 0.50 s" in chunked
+    each_step = repr(result(episode(0), elapsed_s=0.5, telemetry=asked(10)))
+    assert "10 steps in 0.50 s" in each_step
 
 
 def test_equal_returns_are_shown_as_such() -> None:

@@ -297,3 +297,24 @@ def test_more_than_one_lane_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="2 lanes"):
         Session(Chunks(), env)
     env.close()
+
+
+def test_r49_ctrl_c_while_the_model_is_asked_ends_the_session(monkeypatch):
+    told: list[Any] = []
+
+    class Told(Hooks):
+        def session_failed(self, event: Any) -> None:
+            told.append(event.reason)
+
+    def struck(tasks: Any, *, shutdown: bool = False) -> None:
+        if not shutdown:
+            raise KeyboardInterrupt
+
+    session = Session(Chunks(), Walk(), hooks=Told())
+    session.reset(seed=1)
+    monkeypatch.setattr(session._driver._hand_engine, "run", struck)
+    with pytest.raises(RouteCancelled, match="interrupted"):
+        session.predict()
+    assert session.done
+    assert len(told) == 1
+    session.close()

@@ -89,7 +89,16 @@ def test_equal_values_give_that_value_and_say_so() -> None:
     assert bootstrap_interval([500.0] * 40) == Interval(500.0, 500.0, 0.95, "constant")
 
 
-@pytest.mark.parametrize("values", [[0.0, 1.0], [0.0] * 19 + [1.0], [1.0, 1.0, 1.0, 2.0]])
+@pytest.mark.parametrize("n", [2, 3, 5, 9])
+def test_a_few_values_get_the_wide_interval_that_they_deserve(n: int) -> None:
+    rng = np.random.default_rng(n)
+    intervals = [bootstrap_interval(rng.normal(size=n).tolist()) for _ in range(400)]
+    assert all(interval is not None and interval.method == "t" for interval in intervals)
+    covered = sum(i.low <= 0.0 <= i.high for i in intervals if i is not None) / 400
+    assert 0.92 <= covered <= 0.98  # a bootstrap covers 0.5 of them for n = 2, 0.8 for n = 5
+
+
+@pytest.mark.parametrize("values", [[0.0] * 9 + [1.0], [0.0] * 19 + [1.0], [1.0] * 12 + [2.0]])
 def test_small_skewed_samples_get_an_ordered_finite_interval(values: list[float]) -> None:
     interval = bootstrap_interval(values)
     assert interval is not None
@@ -98,8 +107,9 @@ def test_small_skewed_samples_get_an_ordered_finite_interval(values: list[float]
 
 
 def test_huge_values_do_not_overflow() -> None:
-    small = bootstrap_interval([1.0, 1.5, 0.5, 1.25])
-    huge = bootstrap_interval([v * 2.0**1023 for v in (1.0, 1.5, 0.5, 1.25)])
+    values = [1.0, 1.5, 0.5, 1.25] * 3
+    small = bootstrap_interval(values)
+    huge = bootstrap_interval([v * 2.0**1023 for v in values])
     assert small is not None
     assert huge is not None
     assert huge.low == small.low * 2.0**1023

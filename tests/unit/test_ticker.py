@@ -155,6 +155,22 @@ def test_r39_stop_waits_no_longer_than_its_timeout():
     assert parked.calls == 1
 
 
+def test_r39_ctrl_c_ends_the_wait_for_a_push_under_way():
+    push = Parked()
+    ticker = Ticker(0.001, push)
+    ticker.start()
+    assert push.entered.wait(PATIENCE_S)
+
+    def struck(timeout=None):
+        raise KeyboardInterrupt
+
+    ticker._thread.join = struck
+    try:
+        assert not ticker.stop(None)
+    finally:
+        push.let_go.set()
+
+
 def test_r39_no_push_begins_after_pause_and_the_watch_goes_on():
     pushes, watches = Pushes(), Pushes(wanted=3)
     ticker = Ticker(0.001, pushes, watch=watches)

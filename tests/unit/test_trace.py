@@ -114,6 +114,7 @@ def test_r46_an_episode_that_did_not_complete_is_no_part():
 
     drive(Breaks(1), hooks=[trace], episode_seeds=[3, 9, 4])
     assert trace.hexdigest() == traced(ToyEnv(1), seeds=[3])
+    assert not trace._open, "what was spoiled is forgotten"
 
 
 def forced(kind: type) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cyclopts import CycloptsError
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
@@ -33,7 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     app.command(check)
     tokens = list(sys.argv[1:] if argv is None else argv)
     try:
-        code = app(tokens, exit_on_error=False, print_error=True, result_action="return_value")
-    except CycloptsError:  # printed already
+        code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        command = " ".join(["rollmesh", *(error.command_chain or ())])
+        print(f"error: {_told(error)}\nsee {command} --help", file=sys.stderr)
         return exit_codes.BAD_ARGUMENTS
     return code if isinstance(code, int) else exit_codes.OK
+
+
+def _told(error: CycloptsError) -> str:
+    """Say what is wrong with the arguments; an option left out is not one without its value."""
+    from cyclopts import MissingArgumentError
+
+    text = " ".join(str(error).split())
+    is_left_out = isinstance(error, MissingArgumentError) and error.keyword is None
+    if not is_left_out or error.argument is None or error.argument.tokens:
+        return text
+    _, _, suggestion = text.partition("requires an argument.")
+    return f"{error.argument.name} is missing.{suggestion}"

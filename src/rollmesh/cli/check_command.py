@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from rollmesh.cli import exit_codes
-from rollmesh.cli.eval_command import absolute_file, fix_working_directory, json_object, log_to
+from rollmesh.cli.eval_command import (
+    Whole,
+    absolute_file,
+    fix_working_directory,
+    json_object,
+    log_to,
+)
 from rollmesh.cli.output import own_output
 from rollmesh.errors import InvalidSpec, RollmeshError
+from rollmesh.limits import Limits
 from rollmesh.testing import check_env, check_model
 
 if TYPE_CHECKING:
@@ -23,8 +30,9 @@ def check_env_command(
     /,
     *,
     env_kwargs: str | None = None,
-    seed: int = 0,
-    max_steps: int = 1000,
+    seed: Whole = 0,
+    max_steps: Whole = 1000,
+    limits: str | None = None,
 ) -> int:
     """Play a few episodes of an env with random actions and say what is wrong with it.
 
@@ -40,6 +48,8 @@ def check_env_command(
         The first seed to play.
     max_steps
         Longest episode to play.
+    limits
+        Time limits as a JSON object in milliseconds, such as {"envStepTimeoutMs": 5000}.
     """
     return _check(
         lambda: check_env(
@@ -47,6 +57,7 @@ def check_env_command(
             env_kwargs=json_object("--env-kwargs", env_kwargs),
             seed=seed,
             max_steps=max_steps,
+            limits=Limits.from_json(json_object("--limits", limits) or {}),
         )
     )
 
@@ -58,7 +69,7 @@ def check_model_command(
     env: Annotated[str, Parameter(name=["--env", "-e"])],
     env_kwargs: str | None = None,
     model_kwargs: str | None = None,
-    seed: int = 0,
+    seed: Whole = 0,
 ) -> int:
     """Ask a model for actions on observations of an env and say what is wrong with them.
 
@@ -67,7 +78,8 @@ def check_model_command(
     Parameters
     ----------
     target
-        module:callable, module:Class, a Stable-Baselines3 or torch file, or random.
+        module:callable, module:Class, a Stable-Baselines3 .zip, or random; a torch module is named
+        as module:attribute or built by a module:Class.
     env
         The env it is made for: a Gymnasium id or module:callable.
     env_kwargs
@@ -100,5 +112,8 @@ def _check(run: Callable[[], CheckReport]) -> int:
         except RollmeshError as error:
             output.note(f"error: {type(error).__name__}: {error}")
             return exit_codes.FAILED
+        except KeyboardInterrupt as error:
+            output.note(f"interrupted: {error}" if str(error) else "interrupted")
+            return exit_codes.INTERRUPTED
         output.result(str(report))
         return exit_codes.OK if report.passed else exit_codes.FAILED

@@ -22,11 +22,25 @@ from rollmesh.results.result import EvalResult
 from rollmesh.runtime.cancel import CancelToken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from cyclopts import Token
 
     from rollmesh.cli.interrupts import Interrupts
 
 Policy = Literal["warn", "strict", "off"]
+
+
+def whole_number(_type: Any, tokens: Sequence[Token]) -> int:
+    """Return the int that an option carries: 1.5 is refused, and not made 2 of in silence."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        msg = f"wants a whole number, got {tokens[0].value!r}"
+        raise ValueError(msg) from None
+
+
+Whole = Annotated[int, Parameter(converter=whole_number)]
 
 
 def eval_command(
@@ -34,12 +48,12 @@ def eval_command(
     /,
     *,
     model: Annotated[str, Parameter(name=["--model", "-m"])],
-    episodes: Annotated[int, Parameter(name=["--episodes", "-n"])],
-    seed: int | None = None,
-    num_envs: int | None = None,
-    max_episode_steps: int | None = None,
+    episodes: Annotated[int, Parameter(name=["--episodes", "-n"], converter=whole_number)],
+    seed: Whole | None = None,
+    num_envs: Whole | None = None,
+    max_episode_steps: Whole | None = None,
     max_episode_seconds: float | None = None,
-    execution_horizon: int | None = None,
+    execution_horizon: Whole | None = None,
     replan: Literal["lane", "batch"] = "lane",
     on_error: Literal["raise", "continue"] = "raise",
     conformance: Policy = "warn",
@@ -61,13 +75,14 @@ def eval_command(
     env
         A Gymnasium id (CartPole-v1, module:Name-v0) or module:callable.
     model
-        module:callable, module:Class, a Stable-Baselines3 or torch file, or random.
+        module:callable, module:Class, a Stable-Baselines3 .zip, or random; a torch module is named
+        as module:attribute or built by a module:Class.
     episodes
         How many episodes.
     seed
         The seed that all episode seeds follow from; drawn and shown if left out.
     num_envs
-        How many envs run side by side.
+        How many envs run side by side, each on its own thread of this process.
     max_episode_steps
         Truncate an episode after so many steps.
     max_episode_seconds

@@ -9,6 +9,7 @@ process without waiting for anything, once what had finished was printed.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -39,12 +40,16 @@ class Interrupts:
     def __init__(self, cancel: CancelToken, give_up: Callable[[int], None]) -> None:
         self._cancel = cancel
         self._give_up = give_up
+        self._process = os.getpid()
         self.exit_code: int | None = None
         self.is_running = False
         self.is_printing = False
 
     def on_signal(self, number: int, _frame: Any) -> None:
         """Cancel the run; the second time, give up."""
+        if os.getpid() != self._process:
+            _as_if_unhandled(number)
+            return
         code = _CODES[number]
         if self.is_printing:
             self.exit_code = self.exit_code or code
@@ -63,6 +68,19 @@ class Interrupts:
     def session_started(self, _event: Any) -> None:
         """Take note that there is a route to cancel."""
         self.is_running = True
+
+
+def _as_if_unhandled(number: int) -> None:
+    """Do what a signal does to a process that handles none.
+
+    The workers of a vector env may be forks of this process and inherit its handlers; the run is
+    not theirs to cancel, nor the result theirs to print.
+    """
+    if number == signal.SIGINT:
+        signal.signal(number, signal.default_int_handler)
+        raise KeyboardInterrupt
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from rollmesh.errors import EndpointFault, Outcome
+from rollmesh.errors import EndpointFault, InvalidValue, Outcome
 
 MESSAGE_CHARS = 4096
 """Longest message kept."""
@@ -58,7 +58,12 @@ def fault_from(
 
 
 def traceback_text(exc: BaseException) -> str:
-    """Return the traceback as Python prints it, causes included, bounded, last frames kept."""
+    """Return the traceback as Python prints it, causes included, bounded, last frames kept.
+
+    A value that the package refused has none: no line of the user's code is in it.
+    """
+    if isinstance(exc, InvalidValue) and _is_own(exc.__traceback__):
+        return ""
     try:
         told = traceback.TracebackException(
             type(exc), exc, _user_part(exc.__traceback__), limit=-_FRAMES
@@ -90,9 +95,19 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[:limit]} … ({len(text) - limit} more characters cut){end}"
 
 
+def _is_own(trace: TracebackType | None) -> bool:
+    """Return whether all frames are the package's own."""
+    rest = _user_part(trace)
+    return rest is None or (rest is trace and _in_package(rest))
+
+
+def _in_package(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(_OWN_CODE)
+
+
 def _user_part(trace: TracebackType | None) -> TracebackType | None:
     """Skip the package's own frames at the top, unless there are no others."""
     rest = trace
-    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(_OWN_CODE):
+    while rest is not None and _in_package(rest):
         rest = rest.tb_next
     return rest or trace

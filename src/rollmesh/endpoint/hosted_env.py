@@ -243,7 +243,7 @@ def build_all(hosts: Sequence[HostedEnv], timeout_s: float | None) -> None:
     """Build several envs at once, each on its own thread, and wait for all of them.
 
     Where one fails, the first failure in lane order is raised and the others are closed, as far as
-    they come back in time; those that do not are abandoned.
+    they come back in time; those that do not are abandoned. So it is with a Ctrl-C.
 
     Raises:
         EndpointFault: Building raised, exited, or did not come back within `timeout_s`.
@@ -267,7 +267,9 @@ def build_all(hosts: Sequence[HostedEnv], timeout_s: float | None) -> None:
             results[position] = _build_timeout(host, timeout_s)
     except BaseException:  # Ctrl-C while waiting
         for host in hosts:
-            host.abandon()
+            if host.port is None:
+                host.abandon()
+            discard(host)
         raise
     failures = [results[at] for at in sorted(results) if isinstance(results[at], BaseException)]
     if failures:

@@ -13,6 +13,8 @@ Built, loaded, used and closed on a thread of its own:
 - a class, or `module:Class`: built with `model_kwargs`;
 - a function, or `module:function`, with `model_kwargs` (`{}` counts): a factory, called with them.
 
+Elsewhere: an address, or a `RemoteModel`, which has one: a served model.
+
 What runs on the caller's thread cannot be interrupted, so that `load` has no limit there; hard
 limits need a class. A module is always imported on the caller's thread.
 """
@@ -22,11 +24,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, cast
 
 from rollmesh.endpoint.corners import find_corners
 from rollmesh.endpoint.faults import fault_from
 from rollmesh.endpoint.model import CORNERS, Model, overridden
+from rollmesh.endpoint.model_client import (
+    HasModelAddress,
+    ModelRoute,
+    RemoteModelPort,
+    connect_model,
+)
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.policy import LocalModel, ThreadedModel, derived_policy_seed
 from rollmesh.endpoint.random_policy import RandomPolicy
@@ -41,17 +50,17 @@ from rollmesh.endpoint.targets import (
     ImportTarget,
     load_attribute,
     parse_target,
-    refuse_address,
 )
 from rollmesh.endpoint.torch_policy import TorchPolicy, is_module
 from rollmesh.errors import InvalidSpec, OperationTimeout, RollmeshError
 from rollmesh.limits import Limits
-from rollmesh.ports import ModelPort
+from rollmesh.ports import EnvContract, ModelPort
 from rollmesh.spaces.conformance import Checker, Policy, Report
 from rollmesh.spaces.space import Space
 
 _FIELD = "model"
 _LOADED = "_rollmesh_is_loaded"
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +103,7 @@ def open_model(
     thread: OwnThread | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
     policy_seed_of: Callable[[int | None], int | None] = derived_policy_seed,
+    route: ModelRoute | None = None,
 ) -> ModelPort:
     """Return a loaded policy as a model port; the module docstring lists what a policy may be.
 
@@ -109,10 +119,11 @@ def open_model(
             instead of on a new one; the caller stops it. Instances stay on the caller's thread.
         model_kwargs: Keyword arguments for the class or factory.
         policy_seed_of: Gives an episode's policy seed for its env seed.
+        route: What a served model is told of the env; its spaces only if left out.
 
     Raises:
         InvalidSpec: That is no policy, or its target cannot be found.
-        EndpointFault: Its constructor or `load` raised.
+        EndpointFault: Its constructor or `load` raised, or a served one cannot be reached.
         OperationTimeout: Building and loading took longer than `limits.model_connect_s`.
     """
     opening = _Opening(
@@ -127,12 +138,37 @@ def open_model(
         _refuse_kwargs(model_kwargs, "the random policy")
         build: _Instance | Callable[[], object] = _Instance(RandomPolicy(action_space))
     else:
-        build = _builder(_resolved(model), model_kwargs)
+        resolved = _resolved(model)
+        if isinstance(resolved, (Address, HasModelAddress)):
+            _refuse_kwargs(model_kwargs, "a served model")
+            route = route or ModelRoute(
+                contract=EnvContract(
+                    id="env", observation_space=observation_space, action_space=action_space
+                )
+            )
+            return _connect(resolved, route, limits, thread)
+        build = _builder(resolved, model_kwargs)
     if not isinstance(build, _Instance):
         return _open_on_thread(lambda: opening.port(build(), closes=True), thread, limit)
     if thread is not None and isinstance(model, (str, os.PathLike)):
         return _open_on_thread(lambda: opening.port(build.model, closes=False), thread, limit)
     return opening.port(build.model, closes=False)
+
+
+def _connect(
+    target: Address | HasModelAddress,
+    route: ModelRoute,
+    limits: Limits | None,
+    thread: OwnThread | None,
+) -> ModelPort:
+    """Connect to a served model."""
+    if isinstance(target, Address):
+        port = connect_model(target.text, route, limits=limits)
+    else:
+        port = connect_model(target.address, route, target.options, limits=limits)
+    if isinstance(port, RemoteModelPort):
+        port.thread = thread
+    return port
 
 
 @dataclass(frozen=True)
@@ -155,13 +191,27 @@ def _resolved(model: object) -> object:
         return _PolicyFile(model)
     target = parse_target(model, field=_FIELD)
     if isinstance(target, Address):
-        raise refuse_address(target, field=_FIELD)
+        return target
     if isinstance(target, ImportTarget):
         return load_attribute(target.text, field=_FIELD)
     raise InvalidSpec(
         _FIELD,
-        f"wants 'random', module:attribute, or a policy file ending in .zip, got {model!r}",
+        f"wants 'random', module:attribute, or a policy file ending in .zip, got {model!r}"
+        f"{_hint(model)}",
     )
+
+
+def _hint(name: str) -> str:
+    """Return what to do about a file that is no policy by itself."""
+    path = PurePath(name)
+    if path.suffix == ".py":
+        return f"; name what is in it: {path.stem}:attribute"
+    if path.suffix in _WEIGHTS:
+        return (
+            "; a torch file holds weights and no code: write a function or class that builds the "
+            "module and loads them, and name it as module:attribute"
+        )
+    return ""
 
 
 def _builder(

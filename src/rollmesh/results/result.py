@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -155,7 +156,10 @@ class EvalResult:
 
     @cached_property
     def return_interval(self) -> Interval | None:
-        """95 % bootstrap interval for the mean return; None below two episodes or if not finite."""
+        """95 % interval for the mean return; None below two episodes or if one is not finite.
+
+        BCa bootstrap from 10 to 2,000 episodes, Student's t below and above.
+        """
         return bootstrap_interval(self._returns)
 
     @property
@@ -218,7 +222,7 @@ class EvalResult:
             rows.append(SummaryRow("errored", str(self.num_errors), "", _first_error(self)))
         speed = self.steps_per_s
         if speed is not None:
-            note = f"{self.total_steps:,} steps in {self.elapsed_s:.2f} s"
+            note = f"{self.total_steps:,} steps{_predicts(self)} in {self.elapsed_s:.2f} s"
             rows.append(SummaryRow("steps/s", f"{speed:,.0f}", "", note))
         if self.plan_seed is not None:
             rows.append(SummaryRow("plan seed", str(self.plan_seed), "", ""))
@@ -226,13 +230,14 @@ class EvalResult:
 
     def title(self) -> str:
         """Return one line that says what ran and how far it got."""
-        ended = f"{len(self.episodes)}"
+        ended, count = f"{len(self.episodes)}", len(self.episodes)
         if self.stopped is not None or len(self.episodes) != self.planned:
             ended += f" of {self.planned}"
+            count = self.planned
         lanes = f", {self.num_envs} lanes" if self.num_envs > 1 else ""
-        why = f" (stopped: {self.stopped})" if self.stopped is not None else ""
+        why = f" (stopped: {_brief(self.stopped)})" if self.stopped is not None else ""
         who = f"{self.model} in {self.env}: " if self.env or self.model else ""
-        return f"{who}{ended} episodes{lanes}{why}"
+        return f"{who}{ended} {'episode' if count == 1 else 'episodes'}{lanes}{why}"
 
     def __repr__(self) -> str:
         rows = self.summary()
@@ -259,7 +264,9 @@ def _success_rows(result: EvalResult) -> Iterable[SummaryRow]:
     rate, bounds = result.success_rate, result.success_bounds
     if rate is None or bounds is None:
         if result.episodes:
-            yield SummaryRow("success rate", "-", "", "the env does not say")
+            is_silent = result.num_errors < len(result.episodes)
+            note = "the env does not say" if is_silent else "no episode finished"
+            yield SummaryRow("success rate", "-", "", note)
         return
     said = [e for e in result.episodes if e.error is None and e.success is not None]
     note = f"{sum(bool(e.success) for e in said)} of {len(said)}"
@@ -282,11 +289,33 @@ def _return_rows(result: EvalResult) -> Iterable[SummaryRow]:
     yield SummaryRow("mean length", _number(length), "", "")
 
 
-def _first_error(result: EvalResult) -> str:
-    first = next(e.error for e in result.episodes if e.error is not None)
-    line = first.strip().splitlines()[0] if first.strip() else "no message"
-    return f"first: {line[:80]}"
+def _predicts(result: EvalResult) -> str:
+    """Say how often the model was asked where it answered with chunks: nobody chunks unawares."""
+    rows = () if result.telemetry is None else result.telemetry.rows
+    asked = sum(
+        round(row.count * row.mean)
+        for row in rows
+        if row.operation == "model.predict" and row.metric == "group.size"
+    )
+    return f" from {asked:,} predicted chunks" if 0 < asked < result.total_steps else ""
 
+
+def _first_error(result: EvalResult) -> str:
+    first = _brief(next(e.error for e in result.episodes if e.error is not None))
+    if result.stopped is not None and _brief(result.stopped) == first:
+        return "it stopped the run"
+    return f"first: {first}"
+
+
+def _brief(error: str) -> str:
+    """Return the first line of an error, without the id that is in the episode's own entry."""
+    line = error.strip().partition("\n")[0].strip() or "no message"
+    line = _EPISODE_ID.sub("", line)
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 2]} …"
+
+
+_EPISODE_ID = re.compile(r", episode [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LONGEST_LINE = 240
 
 _METHOD_NAMES = {
     "wilson": "Wilson",

@@ -7,6 +7,7 @@ the error, with the partial report.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -105,8 +106,8 @@ class RouteDriver:
         logger.info(
             "route session_id=%s env_id=%s num_envs=%d", spec.session_id, spec.env_id, spec.width
         )
-        ticker.start()
         try:
+            self._start(ticker, cancel)
             route.announcer.session_started()
             self._refuse_cancelled(cancel)
             engine.run([self._task(route, group) for group in groups])
@@ -152,6 +153,14 @@ class RouteDriver:
 
     def _task(self, route: Route, group: Group) -> Task:
         return Task(group_loop(route, group), lambda op, exc: explain(self._spec, group, op, exc))
+
+    @staticmethod
+    def _start(ticker: Ticker, cancel: CancelToken) -> None:
+        """Start ticking; a Ctrl-C meanwhile is a cancel before the start."""
+        try:
+            ticker.start()
+        except KeyboardInterrupt:
+            cancel.cancel("interrupted")
 
     def _refuse_cancelled(self, cancel: CancelToken) -> None:
         if cancel.reason is not None:
@@ -232,8 +241,13 @@ class RouteDriver:
                 route.announcer.telemetry(snapshot)
 
     def _final_telemetry(self, route: Route, patience_s: float | None) -> events.TelemetrySnapshot:
-        """Give the final snapshot, once a push under way has ended or had its time (rule R39)."""
-        held = self._pushing.acquire(timeout=-1 if patience_s is None else patience_s)
+        """Give the final snapshot, once a push under way has ended or had its time (rule R39).
+
+        A Ctrl-C ends the wait, and nothing else.
+        """
+        held = False
+        with contextlib.suppress(KeyboardInterrupt):
+            held = self._pushing.acquire(timeout=-1 if patience_s is None else patience_s)
         final = self._final = route.telemetry.session()
         if held:
             self._pushing.release()

@@ -35,7 +35,8 @@ class EndReader:
             lane = self._lane(group, completion)
             if lane is None or lane.row in endings:
                 continue
-            self._compare_count(lane, completion)
+            if lane.moves:  # an unscored lane is not counted here
+                self._compare_count(lane, completion)
             endings[lane.row] = self._ending(group, lane, completion, reply)
         if self.caps:
             self._apply_caps(roster, reply, endings)

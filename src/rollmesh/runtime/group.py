@@ -149,6 +149,5 @@ def _restart(
 def _may_rebuild(route: Route, error: RouteError) -> bool:
     if route.spec.on_error != "continue" or REBUILD not in route.capabilities:
         return False
-    if isinstance(error, OperationTimeout):
-        return error.operation.startswith("env.") and error.operation != "env.rebuild"
-    return isinstance(error, EnvFailed) and error.operation != "env.rebuild"
+    is_late = isinstance(error, OperationTimeout) and error.operation.startswith("env.")
+    return is_late or isinstance(error, EnvFailed)

@@ -235,10 +235,23 @@ def _refuse_non_hook(hook: object) -> None:
                 f"{type(hook).__name__}.{name} is a coroutine function; hooks are plain functions: "
                 f"write `def {name}(...)`"
             )
-    if not any(methods.values()) and not isinstance(hook, Hooks):
-        raise TypeError(
-            f"hooks got {hook!r}, which has none of the hook methods: {', '.join(methods)}"
-        )
+    if any(methods.values()) or (isinstance(hook, Hooks) and not _adds_methods(hook)):
+        return
+    raise TypeError(f"hooks got {hook!r}, which has none of the hook methods: {', '.join(methods)}")
+
+
+def _adds_methods(hook: Hooks) -> bool:
+    """Return whether a user's subclass has methods: without a hook one, it is probably misspelt."""
+    mine = [c for c in type(hook).__mro__ if c is not object and not _is_packaged(c)]
+    return any(
+        callable(value) and not name.startswith("_")
+        for c in mine
+        for name, value in vars(c).items()
+    )
+
+
+def _is_packaged(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def _named_methods(name: str, hooks: Sequence[object]) -> list[tuple[str, Callable[..., Any]]]:

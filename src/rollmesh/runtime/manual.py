@@ -194,6 +194,8 @@ class ManualDriver(RouteDriver):
                 self._queue.extend(self._route.take_chunk(lane, operation, reply))
             except RouteError as error:
                 self._throw(error)
+            except KeyboardInterrupt:
+                self._throw(self._interrupted())
         return self._queue[0]
 
     def step(self, action: Leaves | None) -> Turned:
@@ -256,9 +258,7 @@ class ManualDriver(RouteDriver):
         except StopIteration:
             return
         except KeyboardInterrupt:
-            cancelled = RouteCancelled(INTERRUPTED, route=self._spec.env_id)
-            cancelled.__suppress_context__ = True  # a Ctrl-C prints one traceback, not two
-            self._give_up(cancelled)
+            self._give_up(self._interrupted())
         except BaseException as error:  # noqa: BLE001 - told to the hooks and raised again
             self._give_up(error)
         self._pause = operation
@@ -271,6 +271,12 @@ class ManualDriver(RouteDriver):
         )
         self._hand_engine.run([task])
         return replies[0] if replies else None
+
+    def _interrupted(self) -> RouteCancelled:
+        """Return what a Ctrl-C outside of user code comes to."""
+        cancelled = RouteCancelled(INTERRUPTED, route=self._spec.env_id, step=self._group.step)
+        cancelled.__suppress_context__ = True  # a Ctrl-C prints one traceback, not two
+        return cancelled
 
     def _throw(self, error: RouteError) -> NoReturn:
         """Have the loop spoil its episode, and end the session."""

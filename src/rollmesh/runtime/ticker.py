@@ -100,6 +100,8 @@ class Ticker:
     def stop(self, timeout_s: float | None) -> bool:
         """Stop ticking and wait for a call under way, at most `timeout_s` seconds (None: no limit).
 
+        A Ctrl-C ends the wait, and nothing else: the route is over.
+
         Returns:
             Whether nothing is under way any more.
         """
@@ -108,7 +110,10 @@ class Ticker:
         thread = self._thread
         if thread is None or thread is threading.current_thread() or not thread.is_alive():
             return True
-        thread.join(None if timeout_s is None else max(0.0, timeout_s))
+        try:
+            thread.join(None if timeout_s is None else max(0.0, timeout_s))
+        except KeyboardInterrupt:  # CPython may then take a running thread for an ended one
+            return False
         return not thread.is_alive()
 
     def _run(self) -> None:

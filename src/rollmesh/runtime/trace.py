@@ -10,7 +10,13 @@ import hashlib
 import struct
 from typing import Any
 
-from rollmesh.events import ActionReceived, EpisodeCompleted, ObservationEmitted, StepCompleted
+from rollmesh.events import (
+    ActionReceived,
+    EpisodeCompleted,
+    EpisodeErrored,
+    ObservationEmitted,
+    StepCompleted,
+)
 from rollmesh.runtime.hooks import Hooks
 from rollmesh.spaces.codec import Leaves
 from rollmesh.spaces.space import Space
@@ -60,6 +66,10 @@ class TraceHash(Hooks):
         tail = (event.steps, event.terminated, event.truncated, event.success)
         digest.update(repr(tail).encode())
         self._done[event.episode_index] = repr(event.seed).encode() + digest.digest()
+
+    def episode_errored(self, event: EpisodeErrored) -> None:
+        """Forget an episode that did not complete."""
+        self._open.pop(event.episode_id, None)
 
     def _add_rows(self, episode_ids: tuple[str, ...], space: Space, leaves: Leaves) -> None:
         for row, episode_id in enumerate(episode_ids):

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rollmesh.endpoint.dm_env import adapt_dm_env, is_dm_env
 from rollmesh.endpoint.env_factory import EnvSource, find_source
+from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.reporting import OnceReporter
+from rollmesh.limits import Limits
 from rollmesh.spaces.gymnasium import from_gymnasium
+from rollmesh.testing.bounded_env import BoundedEnv, call_on
 from rollmesh.testing.check_vector_env import check_vector_env
 from rollmesh.testing.findings import CheckReport
 from rollmesh.testing.playing import Broken, Played, Player, told
@@ -32,6 +35,7 @@ def check_env(
     env_kwargs: Mapping[str, Any] | None = None,
     seed: int = 0,
     max_steps: int = DEFAULT_STEPS,
+    limits: Limits | None = None,
 ) -> CheckReport:
     """Play a few episodes of an env with random actions and report what is wrong with it.
 
@@ -46,6 +50,8 @@ def check_env(
         env_kwargs: Keyword arguments for the target or factory.
         seed: The first seed to play.
         max_steps: Longest episode played.
+        limits: How long building, a reset, a step and closing may take. An instance is called on
+            the caller's thread and has none.
 
     Returns:
         The report; `report.passed` says whether anything failed, `str(report)` is for people.
@@ -54,21 +60,21 @@ def check_env(
         InvalidSpec: There is no such target.
     """
     report = CheckReport(subject=_name(env))
-    source = find_source(env, env_kwargs)
-    built = _build(source, report)
+    builder = _Builder(find_source(env, env_kwargs), report, limits or Limits())
+    built = builder.build()
     if built is None:
         return report
-    is_factory = source.make is not None
     try:
         spaces = _spaces(built, report)
         if spaces is not None and hasattr(built, "num_envs"):
             check_vector_env(built, spaces=spaces, report=report, seed=seed, max_steps=max_steps)
         elif spaces is not None:
-            fresh = (lambda: _build(source, report)) if is_factory else None
+            fresh = builder.build if builder.is_factory else None
             _ScalarCheck(built, spaces, report, seed, max_steps).run(fresh)
     finally:
-        if is_factory:
+        if builder.is_factory:
             _close(built, report)
+            builder.home.stop()
     return report
 
 
@@ -126,7 +132,7 @@ class _ScalarCheck:
         report.ok("end", "episodes end by themselves")
         try:
             self._player.step_once()
-        except Exception as exc:  # noqa: BLE001 - refusing is the better answer
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - refusing is the better answer
             report.ok("step after the end", f"is refused ({type(exc).__name__})")
         else:
             report.ok("step after the end", "is answered; rollmesh never takes one")
@@ -174,15 +180,31 @@ class _ScalarCheck:
         self._player.play(seed=None)
 
 
-def _build(source: EnvSource, report: CheckReport) -> Any:
-    try:
-        env = source.instance if source.make is None else source.make(0)
-        if is_dm_env(env):
-            env = adapt_dm_env(env, OnceReporter(report.warn))
-    except (Exception, SystemExit) as exc:  # noqa: BLE001 - this is what the check is for
-        report.fail("build", f"building it raised {told(exc)}")
-        return None
-    return env
+class _Builder:
+    """Builds the env, on a thread of its own where it comes from a factory."""
+
+    def __init__(self, source: EnvSource, report: CheckReport, limits: Limits) -> None:
+        self._source = source
+        self._report = report
+        self._limits = limits
+        self.is_factory = source.make is not None
+        self.home = OwnThread("rollmesh-check")
+
+    def build(self) -> Any:
+        """Return the env, or None where building it failed; the report says why."""
+        try:
+            if not self.is_factory:
+                return self._make()
+            env = call_on(self.home, self._make, self._limits.env_connect_s, "building it")
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - this is what the check is for
+            self._report.fail("build", f"building it raised {told(exc)}")
+            return None
+        return BoundedEnv(env, self.home, self._limits)
+
+    def _make(self) -> Any:
+        make = self._source.make
+        env = self._source.instance if make is None else make(0)
+        return adapt_dm_env(env, OnceReporter(self._report.warn)) if is_dm_env(env) else env
 
 
 def _spaces(env: Any, report: CheckReport) -> tuple[Space, Space] | None:
@@ -205,11 +227,11 @@ def _spaces(env: Any, report: CheckReport) -> tuple[Space, Space] | None:
 
 def _close(env: Any, report: CheckReport) -> None:
     close = getattr(env, "close", None)
-    if close is None:
+    if close is None or (isinstance(env, BoundedEnv) and env.is_left_behind):
         return
     try:
         close()
-    except Exception as exc:  # noqa: BLE001 - this is what the check is for
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - this is what the check is for
         report.fail("close", f"raised {told(exc)}")
     else:
         report.ok("close", "returns")

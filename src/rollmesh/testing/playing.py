@@ -7,6 +7,7 @@ over: reused buffers, odd flags, foreign infos.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -96,16 +97,17 @@ class Player:
         return played
 
     def step_once(self) -> None:
-        """Step once more, whatever comes back."""
-        self._env.step(self._actions.sample())
+        """Step once more, whatever comes back; what the env warns of is no news here."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._env.step(self._actions.sample())
 
     def _reset(self, seed: int | None) -> bytes:
         try:
             answer = self._env.reset(seed=seed)
-        except Exception as exc:
-            self._report.fail(
-                "reset", f"reset(seed={seed}) raised {told(exc)}; it must take seed and options"
-            )
+        except (Exception, SystemExit) as exc:
+            hint = "; it must take seed and options" if isinstance(exc, TypeError) else ""
+            self._report.fail("reset", f"reset(seed={seed}) raised {told(exc)}{hint}")
             raise Broken from exc
         if not isinstance(answer, tuple) or len(answer) != 2:  # noqa: PLR2004 - (observation, info)
             self._report.fail(
@@ -121,7 +123,7 @@ class Player:
         action = self._actions.sample()
         try:
             answer = self._env.step(action)
-        except Exception as exc:
+        except (Exception, SystemExit) as exc:
             self._report.fail("step", f"step {t} raised {told(exc)} on an action of its own space")
             raise Broken from exc
         if not isinstance(answer, tuple) or len(answer) != 5:  # noqa: PLR2004 - as in Gymnasium

@@ -417,9 +417,13 @@ class _Reader:
         if kind == "map":
             return self.mapping(value.map, depth + 1)
         plain = getattr(value, kind)
-        if kind == "text" and len(plain) > SIZE_LIMITS.text_bytes:
+        if (
+            kind == "text"
+            and len(plain) * 4 > SIZE_LIMITS.text_bytes
+            and len(plain.encode()) > SIZE_LIMITS.text_bytes
+        ):
             raise WireError(
-                f"metadata: a text of {len(plain)} characters is over the limit of "
-                f"{SIZE_LIMITS.text_bytes} bytes"
+                f"metadata: a text of {len(plain.encode())} bytes is over the limit of "
+                f"{SIZE_LIMITS.text_bytes}"
             )
         return plain

@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, TypeVar
 
 from rollmesh.clock import Clock
 from rollmesh.errors import OperationTimeout, PortTimeout, RouteCancelled, RouteError
 from rollmesh.ports import EnvPort, ModelPort
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.operations import GroupLoop, Operation
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -82,15 +85,15 @@ class EngineParts:
         """Return what an exception of a port comes to."""
         if not isinstance(exc, PortTimeout):
             return task.explain(operation, exc)
-        error = self.timed_out(operation)
+        error = self.timed_out(operation, abandoned=False)
         error.__cause__ = exc
         return error
 
-    def timed_out(self, operation: Operation) -> OperationTimeout:
+    def timed_out(self, operation: Operation, *, abandoned: bool) -> OperationTimeout:
         """Return the error of an operation that did not come back in time (rule R16)."""
         limit = operation.timeout_s or 0.0
         component = self.component(operation)
-        return OperationTimeout(
+        error = OperationTimeout(
             f"{component}: {operation.name} timed out: it did not come back within {limit:g} s at "
             f"step {operation.step}; look at what the {operation.target} does there, or raise the "
             "limit",
@@ -100,6 +103,8 @@ class EngineParts:
             operation=operation.name,
             step=operation.step,
         )
+        error.abandoned = abandoned
+        return error
 
     def cancelled(self, operation: Operation) -> RouteCancelled:
         """Return the error of an operation that a cancel interrupted or prevented (rule R15)."""
@@ -157,3 +162,15 @@ class Engine(Protocol):
 def log_unawaited(operation: Operation, error: BaseException) -> None:
     """Log what became of an operation that nobody waits for (rule R24)."""
     logger.warning("unawaited_operation_failed operation=%s error=%s", operation.name, error)
+
+
+def take(inbox: SimpleQueue[T], timeout_s: float) -> T | None:
+    """Return the next item of an inbox, or None when none came within `timeout_s` seconds.
+
+    Threads and signal handlers may `put` at any time, also in the middle of a `take`. A Ctrl-C that
+    comes while it waits is raised in here.
+    """
+    try:
+        return inbox.get(timeout=max(0.0, timeout_s))
+    except Empty:  # the last look is also where CPython hears a signal that came before the wait
+        return None if inbox.empty() else inbox.get()

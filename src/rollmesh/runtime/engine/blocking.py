@@ -123,7 +123,7 @@ class BlockingEngine:
             raise parts.cancelled(operation)
         limit = operation.timeout_s
         if limit is not None and ended_ns - started_ns > limit * 1e9 and operation.waits:
-            raise parts.timed_out(operation)
+            raise parts.timed_out(operation, abandoned=False)
         if operation.method not in NOT_MEASURED:
             reply.started_ns = started_ns
             reply.ended_ns = ended_ns

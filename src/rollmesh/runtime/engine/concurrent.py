@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 from rollmesh.errors import ProtocolError, RouteCancelled, RouteError
@@ -23,11 +24,12 @@ from rollmesh.runtime.engine.base import (
     LeftBehind,
     Task,
     log_unawaited,
-    logger,
+    take,
 )
 from rollmesh.runtime.engine.blocking import BlockingEngine
-from rollmesh.runtime.engine.inbox import Inbox
 from rollmesh.runtime.operations import Operation
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +49,12 @@ class Flight:
     started_ns: int
     result: Any = None
     ended_ns: int = 0
+
+    @property
+    def expires_ns(self) -> int | None:
+        """When it is late; None where it has no limit."""
+        limit = self.operation.timeout_s
+        return None if limit is None else self.started_ns + int(limit * 1e9)
 
 
 @dataclass
@@ -69,12 +77,13 @@ class Deadlines:
         return [f for flights in self._classes.values() for f in flights.values()]
 
     def next_expiry_ns(self) -> int | None:
-        expiries = [
-            next(iter(flights.values())).started_ns + int(timeout_s * 1e9)
-            for timeout_s, flights in self._classes.items()
-            if flights and timeout_s is not None
-        ]
-        return min(expiries) if expiries else None
+        oldest = [next(iter(flights.values())) for flights in self._classes.values() if flights]
+        return _first(oldest)
+
+
+def _first(flights: Sequence[Flight]) -> int | None:
+    """Return when the first of these flights expires; None where none has a limit."""
+    return min([f.expires_ns for f in flights if f.expires_ns is not None], default=None)
 
 
 class ConcurrentEngine:
@@ -84,7 +93,7 @@ class ConcurrentEngine:
         self._parts = parts
         self._now = parts.clock.monotonic_ns
         self._inline = BlockingEngine(parts)
-        self._inbox: Inbox[Flight | None] = Inbox()
+        self._inbox: SimpleQueue[Flight | None] = SimpleQueue()
         self._flights = Deadlines()
         self._submits = {
             target: callable(getattr(port, "submit", None))
@@ -181,12 +190,12 @@ class ConcurrentEngine:
                 flight.ended_ns = now()
                 inbox.put(flight)
 
-        self._flights.add(flight)
         port = self._parts.port(operation)
         try:
             port.submit(operation.method, operation.request, land, operation.env_indices)
         except Exception as exc:  # noqa: BLE001 - a port that cannot even start is a fault of its endpoint
             land(exc)
+        self._flights.add(flight)  # after a Ctrl-C in the submit nobody waits for its answer
 
     def _wait(self) -> None:
         expiry_ns = self._flights.next_expiry_ns()
@@ -195,9 +204,8 @@ class ConcurrentEngine:
                 f"the route cannot go on: {self._running} groups wait and nothing is under way",
                 route=self._parts.env_id,
             )
-        left_s = LOOK_AGAIN_S if expiry_ns is None else (expiry_ns - self._now()) / 1e9
         try:
-            flight = self._inbox.get(min(left_s, LOOK_AGAIN_S))
+            flight = take(self._inbox, self._left_s(expiry_ns))
         except KeyboardInterrupt:
             if self._shutdown:
                 raise
@@ -209,6 +217,10 @@ class ConcurrentEngine:
             self._cancel()
         else:
             self._expire()
+
+    def _left_s(self, end_ns: int | None) -> float:
+        """Return how long to wait for something that ends then, at most `LOOK_AGAIN_S`."""
+        return LOOK_AGAIN_S if end_ns is None else min((end_ns - self._now()) / 1e9, LOOK_AGAIN_S)
 
     def _land(self, flight: Flight) -> None:
         if not self._flights.remove(flight):
@@ -227,6 +239,8 @@ class ConcurrentEngine:
             result = self._parts.cancelled(operation)
         elif isinstance(result, BaseException):
             result = self._parts.told(task, operation, result)
+        elif flight.expires_ns is not None and flight.ended_ns > flight.expires_ns:
+            result = self._parts.timed_out(operation, abandoned=False)
         elif operation.method == "rebuild":
             self._left.rebuilt(operation)
         elif flight.ended_ns and operation.method not in NOT_MEASURED:
@@ -237,20 +251,23 @@ class ConcurrentEngine:
     # ------------------------------------------------------------ cancel, deadlines
 
     def _cancel(self) -> None:
-        waiting = [f for f in self._flights.all() if f.task is not None]
-        for flight in waiting[:1]:
-            task = flight.task
-            if task is not None:
-                self._advance(task, self._parts.cancelled(flight.operation))
+        for flight in self._awaited()[:1]:
+            if flight.task is not None:
+                self._advance(flight.task, self._parts.cancelled(flight.operation))
 
     def _expire(self) -> None:
         now_ns = self._now()
         for flight in self._flights.all():
-            limit = flight.operation.timeout_s
-            if limit is None or flight.started_ns + int(limit * 1e9) > now_ns:
+            if flight.ended_ns:  # it is in the inbox, or a Ctrl-C came as it was taken out
+                self._land(flight)
+                continue
+            expires_ns = flight.expires_ns
+            if expires_ns is None or expires_ns > now_ns:
                 continue
             self._flights.remove(flight)
-            error = self._parts.timed_out(flight.operation)
+            error = self._parts.timed_out(
+                flight.operation, abandoned=self._submits[flight.operation.target]
+            )
             if flight.task is None:
                 log_unawaited(flight.operation, error)
                 continue
@@ -272,20 +289,32 @@ class ConcurrentEngine:
         )
         self._parts.port(operation).abandon(operation.env_indices)
         self._left.add(operation)
-        for other in self._flights.all():  # evictions that waited for the same model
-            if other.task is None and self._left.is_whole(other.operation.target):
-                self._flights.remove(other)
+        if operation.target == "model":  # what waited behind it never comes back
+            for other in self._flights.all():
+                if other.operation.target == "model":
+                    self._flights.remove(other)
 
     def _settle_flights(self, grace_s: float | None) -> None:
-        """Give the operations still under way a moment to come back; leave the others behind."""
+        """Give the operations still under way a moment to come back; leave the others behind.
+
+        They get `grace_s` seconds (None: until the first of them is late), and less once somebody
+        cancels.
+        """
         end_ns = None if grace_s is None else self._now() + int(grace_s * 1e9)
-        while waiting := [f for f in self._flights.all() if f.task is not None]:
-            left_s = None if end_ns is None else (end_ns - self._now()) / 1e9
-            if left_s is not None and left_s <= 0:
-                break
-            flight = self._inbox.get(left_s)
-            if flight is not None:
-                self._flights.remove(flight)
-        for flight in waiting:
-            self._flights.remove(flight)
-            self._leave(flight)
+        try:
+            while awaited := self._awaited():
+                if self._parts.cancel.reason is not None and grace_s != CANCEL_GRACE_S:
+                    grace_s = CANCEL_GRACE_S
+                    end_ns = self._now() + int(grace_s * 1e9)
+                left_s = self._left_s(_first(awaited) if end_ns is None else end_ns)
+                if (flight := take(self._inbox, left_s)) is not None:
+                    self._flights.remove(flight)
+                elif left_s <= 0:
+                    break
+        finally:
+            while awaited := self._awaited():
+                self._flights.remove(awaited[0])
+                self._leave(awaited[0])
+
+    def _awaited(self) -> list[Flight]:
+        return [flight for flight in self._flights.all() if flight.task is not None]

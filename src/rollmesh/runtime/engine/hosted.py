@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from rollmesh.errors import RouteCancelled, RouteError
@@ -20,11 +21,12 @@ from rollmesh.runtime.engine.base import (
     LOOK_AGAIN_S,
     EngineParts,
     Task,
-    logger,
+    take,
 )
 from rollmesh.runtime.engine.blocking import BlockingEngine
-from rollmesh.runtime.engine.inbox import Inbox
 from rollmesh.runtime.operations import Operation
+
+logger = logging.getLogger(__name__)
 
 
 class HostThread(Protocol):
@@ -44,7 +46,13 @@ class _LeftBehind(BaseException):
 
 
 class _HostedLoop(BlockingEngine):
-    """A blocking engine that can lose its loop between two operations."""
+    """A blocking engine that can lose its loop between two operations.
+
+    Attributes:
+        under_way: The operation that the thread is in, and when it began.
+        outcomes: What the loop came to, once it has ended there: an exception, or None.
+        bell: Rings when somebody should look: the loop has ended, or the route is cancelled.
+    """
 
     def __init__(self, parts: EngineParts) -> None:
         super().__init__(parts)
@@ -52,6 +60,13 @@ class _HostedLoop(BlockingEngine):
         self._gate = threading.Lock()
         self._left = False
         self.under_way: tuple[Operation, int] | None = None
+        self.outcomes: list[Any] = []
+        self.bell: SimpleQueue[None] = SimpleQueue()
+
+    def land(self, outcome: Any) -> None:
+        """Take what the loop came to; it stays there, whatever interrupts the one who waits."""
+        self.outcomes.append(outcome)
+        self.bell.put(None)
 
     def perform(self, task: Task, operation: Operation, *, shutdown: bool) -> Any:
         """Call the port, unless or until the loop was taken away."""
@@ -75,6 +90,11 @@ class _HostedLoop(BlockingEngine):
                 return False
             self._left = True
             return True
+
+    def leave(self) -> None:
+        """Take the loop away: whatever it asks for next is not called any more."""
+        with self._gate:
+            self._left = True
 
 
 class HostedEngine:
@@ -104,68 +124,67 @@ class HostedEngine:
 
     def _run_one(self, task: Task, *, shutdown: bool) -> None:
         hosted = _HostedLoop(self._parts)
-        inbox: Inbox[tuple[Any] | None] = Inbox()
-        cancel = self._parts.cancel
-        unsubscribe = cancel.subscribe(lambda: inbox.put(None))
+        unsubscribe = self._parts.cancel.subscribe(lambda: hosted.bell.put(None))
 
         def turn() -> None:
             hosted.run([task], shutdown=shutdown)
 
-        def land(result: Any) -> None:
-            inbox.put((result,))
-
         try:
             try:
-                self._thread.submit(turn, land)
+                self._thread.submit(turn, hosted.land)
             except KeyboardInterrupt:  # was it submitted? In either case something lands
-                self._interrupted(shutdown=shutdown)
+                self._interrupted(hosted, shutdown=shutdown)
                 stopped = RouteCancelled("interrupted", route=self._parts.env_id)
-                self._thread.submit(lambda: stopped, land)
-            landed = None
-            while landed is None:
+                self._thread.submit(lambda: stopped, hosted.land)
+            while not hosted.outcomes:
                 try:
-                    landed = self._watch(task, hosted, inbox, shutdown=shutdown)
+                    take(hosted.bell, self._until_next_look_s(hosted))
+                    if not hosted.outcomes and self._take_over(task, hosted, shutdown=shutdown):
+                        return
                 except KeyboardInterrupt:
-                    self._interrupted(shutdown=shutdown)
+                    self._interrupted(hosted, shutdown=shutdown)
         finally:
             unsubscribe()
-        if isinstance(landed[0], BaseException):
-            raise landed[0]
+        if isinstance(hosted.outcomes[0], BaseException):
+            raise hosted.outcomes[0]
 
-    def _interrupted(self, *, shutdown: bool) -> None:
-        """Take a KeyboardInterrupt of the calling thread as a cancel (rule R49)."""
-        if shutdown:
+    def _interrupted(self, hosted: _HostedLoop, *, shutdown: bool) -> None:
+        """Take a KeyboardInterrupt of the calling thread as a cancel (rule R49).
+
+        A second one does not wait for what a cancel does not interrupt, such as a hook.
+        """
+        if shutdown or self._parts.cancel.reason is not None:
             self._abandoned = True
             self._thread.abandon()
+            hosted.leave()
             raise KeyboardInterrupt
         self._parts.cancel.cancel("interrupted")
-
-    def _watch(
-        self, task: Task, hosted: _HostedLoop, inbox: Inbox[tuple[Any] | None], *, shutdown: bool
-    ) -> tuple[Any] | None:
-        """Wait a while; return what the loop came to, or None while it goes on."""
-        landed = inbox.get(self._until_next_look_s(hosted))
-        if landed is None and self._take_over(task, hosted, inbox, shutdown=shutdown):
-            return (None,)
-        return landed
 
     def _refuse(self, task: Task) -> None:
         """Tell a loop that nothing it asks for can be done any more (rule R28)."""
         try:
             operation = next(task.loop)
-            while True:
-                component = self._parts.component(operation)
-                operation = task.loop.throw(
-                    RouteError(
-                        f"{operation.name} was not called: {component} was left behind",
-                        route=self._parts.env_id,
-                        component=component,
-                        operation=operation.name,
-                        step=operation.step,
-                    )
-                )
         except StopIteration:
             return
+        self._end(task, self._not_called(operation))
+
+    def _end(self, task: Task, error: RouteError) -> None:
+        """Throw an error into a loop, and refuse whatever it asks for then."""
+        try:
+            while True:
+                error = self._not_called(task.loop.throw(error))
+        except StopIteration:
+            return
+
+    def _not_called(self, operation: Operation) -> RouteError:
+        component = self._parts.component(operation)
+        return RouteError(
+            f"{operation.name} was not called: {component} was left behind",
+            route=self._parts.env_id,
+            component=component,
+            operation=operation.name,
+            step=operation.step,
+        )
 
     def _until_next_look_s(self, hosted: _HostedLoop) -> float:
         """Return how long nothing can expire: to the deadline, or the shortest limit from now."""
@@ -177,9 +196,7 @@ class HostedEngine:
         left_s = current[0].timeout_s - (self._now() - current[1]) / 1e9
         return max(0.001, min(left_s, shortest_s))
 
-    def _take_over(
-        self, task: Task, hosted: _HostedLoop, inbox: Inbox[tuple[Any] | None], *, shutdown: bool
-    ) -> bool:
+    def _take_over(self, task: Task, hosted: _HostedLoop, *, shutdown: bool) -> bool:
         """Leave a late or cancelled operation behind; True when the loop has ended here."""
         current = hosted.under_way
         if current is None:
@@ -190,9 +207,8 @@ class HostedEngine:
         cancelled = self._parts.cancel.reason is not None and not shutdown
         if not (late or cancelled):
             return False
-        if cancelled and (landed := inbox.get(CANCEL_GRACE_S)) is not None:
-            inbox.put(landed)
-            return False
+        if cancelled:
+            take(hosted.bell, CANCEL_GRACE_S)
         if not hosted.take(operation):
             return False
         self._abandoned = True
@@ -205,10 +221,9 @@ class HostedEngine:
             operation.step,
         )
         error: RouteError = (
-            self._parts.cancelled(operation) if cancelled else self._parts.timed_out(operation)
+            self._parts.cancelled(operation)
+            if cancelled
+            else self._parts.timed_out(operation, abandoned=True)
         )
-        try:
-            task.loop.throw(error)
-        except StopIteration:
-            return True
-        raise error  # the loop asks for more, but its endpoints are gone
+        self._end(task, error)
+        return True

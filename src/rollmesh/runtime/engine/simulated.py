@@ -202,7 +202,7 @@ class SimulatedEngine:
 
     def _expire(self, flight: _Flight) -> None:
         flight.open = False
-        error = self._parts.timed_out(flight.operation)
+        error = self._parts.timed_out(flight.operation, abandoned=True)
         if flight.task is None:
             log_unawaited(flight.operation, error)
             return
