@@ -33,7 +33,7 @@ def group_loop(route: Route, group: Group) -> GroupLoop:
             if again := route.may_try_again(group, error):
                 ids = route.take_back(group, error)
             else:
-                ids = route.spoil(group, str(error))
+                ids = route.spoil(group, error)
             if not (again or _may_rebuild(route, error)):
                 raise
             if (evict := route.requests.evict(ids)) is not None:

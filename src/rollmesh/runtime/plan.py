@@ -18,8 +18,8 @@ from rollmesh.runtime.spec import SessionSpec
 class EpisodePlan:
     """Hands out episodes in plan order.
 
-    Guarantees: an index is handed out once, and once more each time it is given back; under `budget="starts"` never more than `max_episodes`
-    planned episodes in all.
+    Guarantees: an index is handed out once, and once more each time it is given back; under
+    `budget="starts"` never more than `max_episodes` planned episodes in all.
     """
 
     def __init__(self, spec: SessionSpec, mint: MintsIds, cancel: CancelToken) -> None:

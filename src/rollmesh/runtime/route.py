@@ -277,14 +277,14 @@ class Route:
                 last = self._observation_codec.take(last, [lane.row])
         self.announcer.episode_completed(summary, episode.record_id, ending, last)
 
-    def spoil(self, group: Group, error: str) -> list[str]:
+    def spoil(self, group: Group, error: RouteError | str) -> list[str]:
         """Mark the group's episodes errored, and return the ids that the model may hold (R29)."""
         ids: list[str] = []
         for lane in group.lanes:
             if lane.episode is not None:
                 ids.append(lane.episode.id)
             if lane.owes:
-                self._spoil(group, lane, lane.next or lane.episode, error)
+                self._spoil(group, lane, lane.next or lane.episode, _error_of(lane, error))
             lane.clear()
         group.changed()
         return ids
@@ -384,3 +384,11 @@ class Route:
                 operation=operation,
                 step=step,
             )
+
+
+def _error_of(lane: Lane, error: RouteError | str) -> str:
+    """Return what is said of a lane's episode when its group fails."""
+    failed = error.env_index if isinstance(error, EndpointFailed) else None
+    if failed is None or failed == lane.env_index:
+        return str(error)
+    return f"lane {lane.env_index} shares an env with lane {failed}, which failed: {error}"

@@ -22,9 +22,12 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-CANCEL_GRACE_S = 0.02
+CANCEL_GRACE_S = 0.2
 """After a cancel, an operation under way elsewhere gets this long to come back before its thread is
-left behind: a step of a millisecond ends, and its env can still be closed."""
+left behind: a simulator's step ends, and its env can still be closed."""
+
+SLOW_S = 30.0
+"""An operation that takes longer is named in a warning, once: a run never hangs without a word."""
 
 LOOK_AGAIN_S = 1.0
 """No wait on the calling thread is longer: a signal that comes in the moment before a wait does not
@@ -157,6 +160,30 @@ class Engine(Protocol):
     def overdue(self) -> None:
         """Log an operation on the calling thread that is past its limit; called from the ticker."""
         ...
+
+
+class SlowNotice:
+    """Names an operation that has been under way for `SLOW_S`, once; called from the ticker."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self._told: Operation | None = None
+
+    def look(self, operation: Operation, started_ns: int) -> None:
+        """Look at an operation under way."""
+        taken_s = (self._parts.clock.monotonic_ns() - started_ns) / 1e9
+        if taken_s < SLOW_S or operation is self._told:
+            return
+        self._told = operation
+        limit = operation.timeout_s
+        logger.warning(
+            "%s: %s has been under way for %.0f s at step %d (%s)",
+            self._parts.component(operation),
+            operation.name,
+            taken_s,
+            operation.step,
+            "no limit" if limit is None else f"limit {limit:g} s",
+        )
 
 
 def log_unawaited(operation: Operation, error: BaseException) -> None:

@@ -15,6 +15,7 @@ from rollmesh.runtime.engine.base import (
     CANCEL_GRACE_S,
     NOT_MEASURED,
     EngineParts,
+    SlowNotice,
     Task,
     log_unawaited,
     logger,
@@ -31,6 +32,7 @@ class BlockingEngine:
         self._methods: dict[str, Callable[[Any], Any]] = {}
         self._running: tuple[Operation, int, bool] | None = None
         self._told: Operation | None = None
+        self._slow = SlowNotice(parts)
 
     def run(self, tasks: Sequence[Task], *, shutdown: bool = False) -> None:
         """Drive the tasks one after the other."""
@@ -61,6 +63,7 @@ class BlockingEngine:
         if running is None or running[0] is self._told:
             return
         operation, started_ns, shutdown = running
+        self._slow.look(operation, started_ns)
         taken_s = (self._now() - started_ns) / 1e9
         limit = operation.timeout_s
         is_late = limit is not None and taken_s > limit

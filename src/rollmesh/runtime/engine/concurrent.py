@@ -8,6 +8,7 @@ port is told to `abandon` those lanes, and what comes back after all is dropped.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from rollmesh.runtime.engine.base import (
     NOT_MEASURED,
     EngineParts,
     LeftBehind,
+    SlowNotice,
     Task,
     log_unawaited,
     take,
@@ -76,9 +78,11 @@ class Deadlines:
     def all(self) -> list[Flight]:
         return [f for flights in self._classes.values() for f in flights.values()]
 
+    def oldest(self) -> list[Flight]:
+        return [next(iter(flights.values())) for flights in self._classes.values() if flights]
+
     def next_expiry_ns(self) -> int | None:
-        oldest = [next(iter(flights.values())) for flights in self._classes.values() if flights]
-        return _first(oldest)
+        return _first(self.oldest())
 
 
 def _first(flights: Sequence[Flight]) -> int | None:
@@ -93,6 +97,7 @@ class ConcurrentEngine:
         self._parts = parts
         self._now = parts.clock.monotonic_ns
         self._inline = BlockingEngine(parts)
+        self._slow = SlowNotice(parts)
         self._inbox: SimpleQueue[Flight | None] = SimpleQueue()
         self._flights = Deadlines()
         self._submits = {
@@ -135,8 +140,11 @@ class ConcurrentEngine:
         return self._left.is_whole(target)
 
     def overdue(self) -> None:
-        """Log an inline operation that is past its limit."""
+        """Log an inline operation that is past its limit, and the slowest of the others."""
         self._inline.overdue()
+        with contextlib.suppress(RuntimeError, StopIteration):  # the engine's thread changes them
+            for flight in self._flights.oldest():
+                self._slow.look(flight.operation, flight.started_ns)
 
     def _wake(self) -> None:
         """Have the engine see a cancel; runs on the thread that cancels."""

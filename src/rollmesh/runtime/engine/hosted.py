@@ -20,6 +20,7 @@ from rollmesh.runtime.engine.base import (
     CANCEL_GRACE_S,
     LOOK_AGAIN_S,
     EngineParts,
+    SlowNotice,
     Task,
     take,
 )
@@ -105,6 +106,8 @@ class HostedEngine:
         self._thread = thread
         self._now = parts.clock.monotonic_ns
         self._abandoned = False
+        self._slow = SlowNotice(parts)
+        self._hosted: _HostedLoop | None = None
 
     def run(self, tasks: Sequence[Task], *, shutdown: bool = False) -> None:
         """Drive the tasks one after the other; they share the thread."""
@@ -120,10 +123,14 @@ class HostedEngine:
         return self._abandoned
 
     def overdue(self) -> None:
-        """Do nothing: late operations are left behind here, not waited for."""
+        """Name a slow operation; late ones are left behind here, not waited for."""
+        hosted = self._hosted
+        current = None if hosted is None else hosted.under_way
+        if current is not None:
+            self._slow.look(*current)
 
     def _run_one(self, task: Task, *, shutdown: bool) -> None:
-        hosted = _HostedLoop(self._parts)
+        hosted = self._hosted = _HostedLoop(self._parts)
         unsubscribe = self._parts.cancel.subscribe(lambda: hosted.bell.put(None))
 
         def turn() -> None:
