@@ -16,7 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import codec, driver_step, import_time, in_process, scaling, table
+from benchmarks import (
+    across_processes,
+    codec,
+    driver_step,
+    import_time,
+    in_process,
+    scaling,
+    table,
+)
 from benchmarks.harness import Timing
 from benchmarks.table import Line, Machine
 
@@ -79,6 +87,21 @@ ROWS = {
     "w3": Row(summary="in process, a robot's dict", measure=_brief(in_process.w3_row)),
     "w4": Row(summary="in process, simulators", measure=_brief(in_process.w4_row), in_short=False),
     "vector": Row(summary="W1, N=8, 64", measure=_brief(in_process.vector_row), in_short=False),
+    "env-w1": Row(
+        summary="env in another process, W1", measure=_brief(across_processes.w1_row)
+    ),
+    "env-w3": Row(
+        summary="env in another process, W3", measure=_brief(across_processes.w3_row)
+    ),
+    "both": Row(
+        summary="env and model each in a process", measure=_brief(across_processes.both_row)
+    ),
+    "processes": Row(
+        summary="W1 and W3, N=8, 64, lanes in another process",
+        measure=_brief(across_processes.vector_row),
+        in_short=False,
+    ),
+    "bare": Row(summary="the transports alone", measure=_brief(across_processes.bare_row)),
     "codec": Row(summary="encode and decode of a W3 row", measure=_brief(codec.codec_row)),
     "driver": Row(
         summary="a step of the driver, stub ports", measure=_brief(driver_step.driver_row)

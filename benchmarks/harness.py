@@ -18,7 +18,7 @@ _GROWTH_LIMIT = 16
 
 
 def _nothing() -> None:
-    """Close what needs no closing."""
+    """Close or prepare what needs none of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,13 @@ class Subject:
         name: How the table calls it.
         run: Does `bouts` bouts of work, returns how many units (steps, calls) that was.
         close: Gives back what the subject holds; called once.
+        prepare: Waits for what the subject has started, before its first run; called once.
     """
 
     name: str
     run: Callable[[int], int]
     close: Callable[[], None] = _nothing
+    prepare: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,7 @@ def compare(
     *,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> Comparison:
-    """Warm up every subject, then run them in turn, and close them.
+    """Prepare and warm up every subject, then run them in turn, and close them.
 
     Args:
         subjects: At least one; names differ.
@@ -142,6 +144,8 @@ def compare(
     if len(set(names)) != len(names):
         raise ValueError(f"subjects compared with each other need different names, got {names}")
     try:
+        for subject in subjects:
+            subject.prepare()
         bouts = {subject.name: _warm_up(subject, timing, clock_ns=clock_ns) for subject in subjects}
         bursts: dict[str, list[Burst]] = {name: [] for name in names}
         for _ in range(timing.repetitions):

@@ -206,7 +206,9 @@ def ours_lanes(workload: Workload, num_envs: int) -> Entry:
     return _evaluated(OURS_LANES, workload.policy, lambda: workload.make, num_envs=num_envs)
 
 
-def _batch_model(workload: Workload) -> Any:
+def batch_model(workload: Workload) -> Any:
+    """Return a model that answers a batch at a time."""
+
     class BatchModel:
         """Has the batched corner only."""
 
@@ -220,7 +222,7 @@ def _batch_model(workload: Workload) -> Any:
 def ours_vector(workload: Workload, num_envs: int) -> Entry:
     """Return `rollmesh.evaluate` on a SyncVectorEnv instance."""
     makers = [workload.make] * num_envs
-    return _evaluated(OURS_VECTOR, _batch_model(workload), lambda: gym.vector.SyncVectorEnv(makers))
+    return _evaluated(OURS_VECTOR, batch_model(workload), lambda: gym.vector.SyncVectorEnv(makers))
 
 
 def ours_batched(workload: Workload, num_envs: int) -> Entry:
@@ -228,4 +230,4 @@ def ours_batched(workload: Workload, num_envs: int) -> Entry:
     make_vector = workload.make_vector
     if make_vector is None:
         raise ValueError(f"workload {workload.name} has no batched env of its own")
-    return _evaluated(OURS_BATCHED, _batch_model(workload), lambda: make_vector(num_envs))
+    return _evaluated(OURS_BATCHED, batch_model(workload), lambda: make_vector(num_envs))

@@ -138,6 +138,7 @@ class Workload:
         module: Module the env needs, or None.
         how: What to type when that module is missing.
         make_vector: Builds one env of N lanes, where the workload has one of its own.
+        key: How another process can name it: see `named`; empty where none can.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Workload:
     module: str | None = None
     how: str = ""
     make_vector: Callable[[int], gym.vector.VectorEnv[Any, Any, Any]] | None = None
+    key: str = ""
 
     @property
     def missing(self) -> str | None:
@@ -267,6 +269,7 @@ def scalar(episode_steps: int = 2000) -> Workload:
         summary="Box(4) float32, Discrete(2), a counter",
         make=functools.partial(_make_pool, _scalar_spaces, episode_steps),
         make_vector=functools.partial(_make_pool_vector, _scalar_spaces, episode_steps),
+        key=f"scalar:{episode_steps}",
         **_constant(0),
     )
 
@@ -278,6 +281,7 @@ def payload(nbytes: int, episode_steps: int) -> Workload:
         name=f"payload {nbytes} B",
         summary=f"Box({nbytes}) uint8, Discrete(2)",
         make=functools.partial(_make_pool, of, episode_steps, 2),
+        key=f"payload:{nbytes}:{episode_steps}",
         **_constant(0),
     )
 
@@ -300,6 +304,7 @@ def frames(episode_steps: int = 2000) -> Workload:
         summary="Box(84, 84, 4) uint8, Discrete(6)",
         make=functools.partial(_make_pool, _frame_spaces, episode_steps),
         make_vector=functools.partial(_make_pool_vector, _frame_spaces, episode_steps),
+        key=f"frames:{episode_steps}",
         **_constant(0),
     )
 
@@ -310,6 +315,8 @@ def robot(episode_steps: int = 200) -> Workload:
         name="W3",
         summary="Dict of two (256, 256, 3) uint8, Box(8) float32, Text; Box(7) float32",
         make=functools.partial(_make_pool, _robot_spaces, episode_steps),
+        make_vector=functools.partial(_make_pool_vector, _robot_spaces, episode_steps),
+        key=f"robot:{episode_steps}",
         **_constant(np.zeros(7, np.float32)),
     )
 
@@ -336,3 +343,26 @@ def pong() -> Workload:
         module="ale_py",
         how="pip install ale-py",
     )
+
+
+_BY_KEY: dict[str, Callable[..., Workload]] = {
+    "scalar": scalar,
+    "payload": payload,
+    "frames": frames,
+    "robot": robot,
+}
+
+
+def named(key: str) -> Workload:
+    """Return the workload of a `key`, such as `robot:200`, as another process spelled it.
+
+    Raises:
+        ValueError: No workload has this key.
+    """
+    name, *numbers = key.split(":")
+    try:
+        return _BY_KEY[name](*map(int, numbers))
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"no workload {key!r}; one looks like robot:200, with a name of {sorted(_BY_KEY)}"
+        ) from None

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollmesh.api import evaluate
+    from rollmesh.connecting import connect
+    from rollmesh.endpoint.env_server import EnvServer
     from rollmesh.endpoint.model import EpisodeContext, Model
+    from rollmesh.endpoint.model_server import ModelServer
+    from rollmesh.endpoint.remote_env import RemoteEnv
+    from rollmesh.endpoint.remote_model import RemoteModel
+    from rollmesh.endpoint.remote_vector_env import RemoteVectorEnv
     from rollmesh.errors import (
         EnvFailed,
         HookFailed,
@@ -40,6 +46,7 @@ __all__ = [
     "BackgroundHooks",
     "CancelToken",
     "EnvFailed",
+    "EnvServer",
     "EpisodeContext",
     "EpisodeResult",
     "EvalResult",
@@ -51,14 +58,19 @@ __all__ = [
     "Model",
     "ModelFailed",
     "ModelRouteMismatch",
+    "ModelServer",
     "OperationTimeout",
     "ProtocolError",
+    "RemoteEnv",
+    "RemoteModel",
+    "RemoteVectorEnv",
     "RollmeshError",
     "RouteCancelled",
     "RouteError",
     "Session",
     "StepResult",
     "__version__",
+    "connect",
     "evaluate",
 ]
 
@@ -67,6 +79,7 @@ _MODULE_OF = {
     "BackgroundHooks": "rollmesh.runtime.background_hooks",
     "CancelToken": "rollmesh.runtime.cancel",
     "EnvFailed": "rollmesh.errors",
+    "EnvServer": "rollmesh.endpoint.env_server",
     "EpisodeContext": "rollmesh.endpoint.model",
     "EpisodeResult": "rollmesh.results.result",
     "EvalResult": "rollmesh.results.result",
@@ -78,13 +91,18 @@ _MODULE_OF = {
     "Model": "rollmesh.endpoint.model",
     "ModelFailed": "rollmesh.errors",
     "ModelRouteMismatch": "rollmesh.errors",
+    "ModelServer": "rollmesh.endpoint.model_server",
     "OperationTimeout": "rollmesh.errors",
     "ProtocolError": "rollmesh.errors",
+    "RemoteEnv": "rollmesh.endpoint.remote_env",
+    "RemoteModel": "rollmesh.endpoint.remote_model",
+    "RemoteVectorEnv": "rollmesh.endpoint.remote_vector_env",
     "RollmeshError": "rollmesh.errors",
     "RouteCancelled": "rollmesh.errors",
     "RouteError": "rollmesh.errors",
     "Session": "rollmesh.session",
     "StepResult": "rollmesh.session",
+    "connect": "rollmesh.connecting",
     "evaluate": "rollmesh.api",
 }
 

@@ -248,6 +248,8 @@ def name_of(target: object) -> str:
     """Return what errors and results call an env or a model."""
     if isinstance(target, str):
         return target
+    if isinstance(target, HasModelAddress):
+        return target.address
     if isinstance(target, (list, tuple)) and target:
         return name_of(target[0])
     spec = getattr(target, "spec", None)

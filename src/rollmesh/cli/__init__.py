@@ -1,4 +1,4 @@
-"""The command line (layer 9): `rollmesh eval`, `rollmesh check`, `rollmesh --version`.
+"""The command line (layer 9): `rollmesh eval`, `check`, `serve`, `probe` and `--version`.
 
 Exit codes are listed in `exit_codes`.
 """
@@ -26,13 +26,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rollmesh.cli import exit_codes
     from rollmesh.cli.check_command import check_env_command, check_model_command
     from rollmesh.cli.eval_command import eval_command
+    from rollmesh.cli.probe_command import probe_command
+    from rollmesh.cli.serve_command import serve_env_command, serve_model_command
 
     app = App(name="rollmesh", help="Run any policy in any environment.", version=__version__)
     check = App(name="check", help="Say what is wrong with an env or a model.")
     check.command(check_env_command, name="env")
     check.command(check_model_command, name="model")
+    serve = App(name="serve", help="Serve an env or a model to other processes and machines.")
+    serve.command(serve_env_command, name="env")
+    serve.command(serve_model_command, name="model")
     app.command(eval_command, name="eval")
     app.command(check)
+    app.command(serve)
+    app.command(probe_command, name="probe")
     tokens = list(sys.argv[1:] if argv is None else argv)
     try:
         code = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")

@@ -1,4 +1,4 @@
-"""Finds what builds an env: an id, a callable, `module:callable`, a class (layer 6).
+"""Finds what builds an env: an id, a callable, `module:callable`, a class, an address (layer 6).
 
 A factory is called with `env_kwargs`; one with a parameter named `lane` or `env_index` gets the
 lane number there.
@@ -19,7 +19,6 @@ from rollmesh.endpoint.targets import (
     import_module,
     load_attribute,
     parse_target,
-    refuse_address,
 )
 from rollmesh.errors import InvalidSpec
 
@@ -36,24 +35,28 @@ class EnvSource:
         make: Builds an env for a lane; None for an instance.
         instance: The env itself; None for a factory.
         always_scalar: Whether `make` is known to give scalar envs.
+        address: Where a served env is; None for a local one.
     """
 
     name: str
     make: Callable[[int], Any] | None = None
     instance: Any = None
     always_scalar: bool = False
+    address: str | None = None
 
 
 def find_source(env: Any, env_kwargs: Mapping[str, Any] | None, *, field: str = "env") -> EnvSource:
     """Return the source behind anything that names an env; nothing is built.
 
     Raises:
-        InvalidSpec: It names no env, the factory does not take `env_kwargs`, or it is an address.
+        InvalidSpec: It names no env, or the factory does not take `env_kwargs`.
     """
     if isinstance(env, str):
         target = parse_target(env, field=field)
         if isinstance(target, Address):
-            raise refuse_address(target, field=field)
+            if env_kwargs:
+                raise InvalidSpec("env_kwargs", "a served env takes none; its server has them")
+            return EnvSource(name=target.text, address=target.text)
         if isinstance(target, GymnasiumId):
             return _registered(target, env_kwargs, field)
         return find_source(load_attribute(target.text, field=field), env_kwargs, field=field)

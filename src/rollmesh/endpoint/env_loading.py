@@ -4,6 +4,7 @@
 - Anything built here (ids, factories) is built, used and closed on a thread of its own.
 - A list, or a scalar factory with `num_envs` K, gives independent lanes with a thread each.
 - A vector env, built or given, is one group whose lanes step together.
+- An address is a served env: one session with it, or `num_envs` of them as independent lanes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from rollmesh.endpoint.contracts import is_env, is_vector_env
 from rollmesh.endpoint.dm_env import adapt_dm_env, is_dm_env
+from rollmesh.endpoint.env_client import HasEnvPort, OneOfLanes, RemoteEnvPort, connect_env
 from rollmesh.endpoint.env_factory import EnvSource, find_source
 from rollmesh.endpoint.gym_env import GymEnvPort
 from rollmesh.endpoint.hosted_env import HostedEnv, discard
@@ -40,12 +42,13 @@ def open_env(
 
     Args:
         env: An env instance (scalar or vector), a Gymnasium id, `module:Name-v0`,
-            `module:callable`, a factory, a list of these, or an env port, which is returned.
+            `module:callable`, a factory, an address, a list of these, a `RemoteEnv`, or an env
+            port, which is returned.
         num_envs: Number of lanes; None: one for a scalar env, all of a vector env or list.
         env_kwargs: Keyword arguments of the factory.
         conformance: What happens to observations that do not fit their space.
         report: Takes a path and what is odd there, once per path; a logged warning by default.
-        limits: `env_connect_s` bounds building.
+        limits: `env_connect_s` bounds building and connecting.
         thread: Where to build an env that is one group; its owner stops it.
 
     Raises:
@@ -56,6 +59,9 @@ def open_env(
         isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1
     ):
         raise InvalidSpec("num_envs", f"wants an int of 1 or more, got {num_envs!r}")
+    if isinstance(env, HasEnvPort):
+        env = env.port
+        env.forget_interrupt()
     if hasattr(env, "contract") and hasattr(env, "capabilities"):
         _check_width(env.contract.num_envs, num_envs, env.contract.id)
         return env
@@ -85,6 +91,8 @@ class _Opener:
         """Open an instance, or what one factory builds."""
         if source.instance is not None:
             return self._open_instance(source, num_envs)
+        if source.address is not None:
+            return self._open_address(source.address, source, num_envs)
         count = num_envs or 1
         if count > 1 and source.always_scalar:
             return self._open_lanes([source] * count)
@@ -133,6 +141,32 @@ class _Opener:
         ]
         return LaneEnvs.build(hosts, self._limits.env_connect_s)
 
+    def _open_address(self, address: str, source: EnvSource, num_envs: int | None) -> EnvPort:
+        port = connect_env(address, limits=self._limits)
+        width = port.contract.num_envs
+        if num_envs in (None, width):
+            if isinstance(port, RemoteEnvPort):
+                port.thread = self._thread
+            return port
+        if width != 1:
+            port.close(self._limits.close_s)
+            _check_width(width, num_envs, address)
+        first = [port]
+
+        def build() -> EnvPort:
+            return OneOfLanes(first.pop(), 0) if first else self._connect_lane(address, 0)
+
+        lane_0 = HostedEnv(build, name=f"{source.name}[0]", env_index=0)
+        others = [self._host(source, lane=lane, in_lanes=True) for lane in range(1, num_envs)]
+        return LaneEnvs.build([lane_0, *others], self._limits.env_connect_s)
+
+    def _connect_lane(self, address: str, lane: int) -> EnvPort:
+        port = connect_env(address, limits=self._limits)
+        if port.contract.num_envs != 1:
+            port.close(self._limits.close_s)
+            raise _vector_in_lanes(lane)
+        return OneOfLanes(port, lane)
+
     def _open_instance(self, source: EnvSource, num_envs: int | None) -> EnvPort:
         env = source.instance
         width = int(env.num_envs) if is_vector_env(env) else 1
@@ -157,13 +191,15 @@ class _Opener:
         """Prepare the host of a lane; nothing is built yet."""
 
         def build() -> EnvPort:
+            if source.address is not None:
+                return self._connect_lane(source.address, lane)
             env = source.instance if source.make is None else source.make(lane)
             return self._port(env, lane=lane, in_lanes=in_lanes or lane > 0)
 
         return HostedEnv(
             build,
             name=f"{source.name}[{lane}]" if in_lanes or lane else source.name,
-            can_rebuild=source.make is not None,
+            can_rebuild=source.instance is None,
             thread=thread,
             env_index=lane,
         )

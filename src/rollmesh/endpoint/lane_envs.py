@@ -68,6 +68,10 @@ class LaneEnvs:
                 discard(lane)
             raise
 
+    def lane(self, env_index: int) -> HostedEnv:
+        """Return the host of a lane."""
+        return self._lanes[env_index]
+
     # ------------------------------------------------------------------- SubmitsOperations
 
     def submit(

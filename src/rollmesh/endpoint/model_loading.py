@@ -73,8 +73,8 @@ class _Opening:
     report: Report | None
     policy_seed_of: Callable[[int | None], int | None]
 
-    def port(self, model: object, *, closes: bool) -> LocalModel:
-        """Wrap a policy and load it, on the current thread."""
+    def port(self, model: object, *, closes: bool, loads: bool = True) -> LocalModel:
+        """Wrap a policy and, unless it is loaded already, load it, on the current thread."""
         if is_algorithm(model):
             model = StableBaselinesPolicy(model)
         elif is_module(model) and not any(overridden(model, corner) for corner in CORNERS):
@@ -88,8 +88,85 @@ class _Opening:
             policy_seed_of=self.policy_seed_of,
             observes=not isinstance(model, RandomPolicy),
         )
-        _load_once(port, model)
+        if loads:
+            _load_once(port, model)
         return port
+
+
+class SharedPolicy:
+    """One policy that several routes use, maybe with different spaces; for servers.
+
+    Nothing is built before the first `port`. All methods run on the thread that the policy is to
+    live on.
+
+    Args:
+        model: As `open_model` takes it.
+        model_kwargs: Keyword arguments for the class or factory.
+        conformance: `warn`, `strict` or `off`, for actions outside their space.
+
+    Raises:
+        InvalidSpec: That is no policy, or its target cannot be found.
+    """
+
+    def __init__(
+        self, model: object, *, model_kwargs: Mapping[str, Any] | None, conformance: Policy
+    ) -> None:
+        self._conformance: Policy = conformance
+        self._policy: object = None
+        self._loaded = False
+        self._is_random = isinstance(model, str) and model == "random"
+        if self._is_random:
+            _refuse_kwargs(model_kwargs, "the random policy")
+            self._build: _Instance | Callable[[], object] = _Instance(None)
+        else:
+            self._build = _builder(_resolved(model), model_kwargs)
+        if isinstance(self._build, _Instance):
+            self._policy = self._build.model
+
+    def build(self) -> None:
+        """Build the policy, if that is not done yet.
+
+        Raises:
+            EndpointFault: Its constructor raised.
+        """
+        if self._policy is None and not isinstance(self._build, _Instance):
+            self._policy = self._build()
+
+    def port(self, observation_space: Space, action_space: Space) -> LocalModel:
+        """Return a port over the policy, which is loaded by the first one.
+
+        Raises:
+            EndpointFault: The policy's constructor or `load` raised.
+            InvalidSpec: It is no policy.
+        """
+        self.build()
+        policy = RandomPolicy(action_space) if self._is_random else self._policy
+        opening = _Opening(
+            observation_space=observation_space,
+            action_space=action_space,
+            conformance=self._conformance,
+            report=None,
+            policy_seed_of=derived_policy_seed,
+        )
+        port = opening.port(policy, closes=False, loads=not self._loaded)
+        self._loaded = True
+        return port
+
+    def close(self) -> None:
+        """Close the policy, if it was built here.
+
+        Raises:
+            EndpointFault: Its `close` raised.
+        """
+        policy, self._policy = self._policy, None
+        if policy is None or isinstance(self._build, _Instance):
+            return
+        close = getattr(policy, "close", None)
+        if callable(close):
+            try:
+                close()
+            except BaseException as exc:
+                raise fault_from(exc, where="model.close") from exc
 
 
 def open_model(

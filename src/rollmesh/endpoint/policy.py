@@ -98,6 +98,12 @@ class LocalModel:
         return self._is_closed
 
     @property
+    def can_batch(self) -> bool:
+        """Whether the policy takes several rows in one call."""
+        corners = self._corners
+        return corners.predict_batch is not None or corners.predict_chunk_batch is not None
+
+    @property
     def episodes(self) -> tuple[str, ...]:
         """Ids of the episodes that have started and not ended."""
         return tuple(self._episodes)

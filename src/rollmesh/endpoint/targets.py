@@ -86,12 +86,10 @@ def parse_target(text: str, *, field: str = "target") -> Target:
     return GymnasiumId(text=text)
 
 
-def refuse_address(address: Address, *, field: str) -> InvalidSpec:
-    """Return the error for an address where only local endpoints exist."""
-    return InvalidSpec(
-        field,
-        f"{address.text!r} is an address, and remote endpoints come with serving, which this "
-        "version does not have; give a Gymnasium id, module:callable, a callable or an instance",
+def is_address(target: object) -> bool:
+    """Return whether something is the text of an address: the endpoint behind it is served."""
+    return isinstance(target, str) and bool(
+        _SCHEME.match(target.strip()) or _HOST_PORT.fullmatch(target.strip())
     )
 
 

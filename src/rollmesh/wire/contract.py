@@ -41,6 +41,7 @@ from rollmesh.wire.sections import Number, encode_section, from_number, reader, 
 MOST_SPACES = 2**14
 """Spaces of one contract, containers included."""
 
+_MOST_NUMBER_BYTES = 64
 _SURROGATES = "surrogatepass"
 _DTYPES = {
     dtype.name: dtype
@@ -320,7 +321,9 @@ def _leaf(body: Any, path: str) -> Space:
             high = _numbers(body.high, body.shape, (dtype, size), f"{path}.high")
             return Box(body.shape, dtype, low, high)
         case _Discrete():
-            return Discrete(from_number(body.n), from_number(body.start), _dtype(body.dtype, path))
+            return Discrete(
+                _number(body.n, path), _number(body.start, path), _dtype(body.dtype, path)
+            )
         case _MultiBinary():
             _size(body.shape, np.dtype(np.int8), path)
             return MultiBinary(body.shape)
@@ -332,7 +335,13 @@ def _leaf(body: Any, path: str) -> Space:
             return MultiDiscrete(nvec, start, dtype)
         case _:
             charset = None if body.charset is None else _from_bytes(body.charset, path)
-            return Text(from_number(body.min_length), from_number(body.max_length), charset)
+            return Text(_number(body.min_length, path), _number(body.max_length, path), charset)
+
+
+def _number(value: Number, path: str) -> int:
+    if isinstance(value, bytes) and len(value) > _MOST_NUMBER_BYTES:
+        raise WireError(f"{path}: a number of {len(value)} bytes; at most {_MOST_NUMBER_BYTES}")
+    return from_number(value)
 
 
 def _dtype(name: str, path: str) -> np.dtype[Any]:

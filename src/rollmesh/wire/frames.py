@@ -68,6 +68,9 @@ Buffer: TypeAlias = Any
 _KINDS: tuple[Kind | None, ...] = tuple(
     Kind(number) if number in Kind.__members__.values() else None for number in range(256)
 )
+_MOST_KNOWN = 64
+_MOST_KNOWN_BYTES = 4096
+"""Ragged leaves that were found right are remembered: instructions come again and again."""
 _PADS = tuple(bytes(size) for size in range(8))
 _unpack_header = HEADER.unpack_from
 
@@ -231,7 +234,7 @@ class Layout:
         ]
         self.least_bytes = sum(leaf[3] for leaf in self._leaves)
         self.nbytes = None if self.ragged else self.least_bytes
-        self._known: list[bytes | None] = [None] * self.count
+        self._known: list[set[bytes]] = [set() for _ in specs]
         self._single: tuple[int, bytes] | None = None
         if self.count == 1 and self.nbytes:
             size = self._leaves[0][2] or 0
@@ -335,7 +338,7 @@ class Layout:
                 size = next(lengths)
                 leaf: Any = bytes(view[offset : offset + size])
                 offset += _padded(size)
-                is_known = is_known and leaf == known[index]
+                is_known = is_known and leaf in known[index]
             else:
                 leaf = ndarray(shape, dtype, buffer if nbytes else b"", offset if nbytes else 0)
                 offset += step
@@ -347,7 +350,7 @@ class Layout:
         return leaves, offset
 
     def _check_ragged(self, leaves: list[Any]) -> None:
-        """Let the codec look at ragged leaves; those of the last batch are known to be right."""
+        """Let the codec look at ragged leaves, and remember short ones that are right."""
         buffers: list[Any] = [
             leaf if isinstance(leaf, bytes) else memoryview(leaf).cast("B") if leaf.nbytes else b""
             for leaf in leaves
@@ -356,7 +359,11 @@ class Layout:
             self._codec.from_buffers(buffers, self._rows)
         except InvalidValue as error:
             raise WireError(str(error)) from None
-        self._known = [leaf if isinstance(leaf, bytes) else None for leaf in leaves]
+        for leaf, known in zip(leaves, self._known, strict=True):
+            if isinstance(leaf, bytes) and len(leaf) <= _MOST_KNOWN_BYTES:
+                if len(known) >= _MOST_KNOWN:
+                    known.clear()
+                known.add(leaf)
 
 
 def read_lengths(buffer: Buffer, offset: int, count: int, stop: int) -> Sequence[int]:

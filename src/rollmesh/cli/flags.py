@@ -1,0 +1,153 @@
+"""Options that several commands share (layer 9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from rollmesh.cli.eval_command import Policy, Whole
+from rollmesh.endpoint.client_options import ClientOptions, client_options
+from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.transport.security import client_tls, load_token, server_tls
+
+
+def _flag(text: str) -> Parameter:
+    return Parameter(help=text, negative=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeFlags:
+    """Options of both `serve` commands; None leaves the server's default."""
+
+    address: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name=["--address", "-a"],
+            negative=(),
+            help=(
+                "Where to listen: host:port or unix:///path (gRPC), rollmesh+tcp://host:port or "
+                "rollmesh+unix:///path (our own frames). May be given several times; a private "
+                "unix socket if left out."
+            ),
+        ),
+    ] = ()
+    max_sessions: Annotated[Whole | None, _flag("How many clients at a time.")] = None
+    queue_size: Annotated[Whole | None, _flag("How many more may wait for a place.")] = None
+    idle_timeout: Annotated[
+        float | None, _flag("Seconds without a request after which a place goes to who waits.")
+    ] = None
+    exit_when_idle: Annotated[
+        float | None, _flag("End after so many seconds without any client.")
+    ] = None
+    resume_grace: Annotated[
+        float | None, _flag("Seconds that a session waits for a client whose connection dropped.")
+    ] = None
+    drain_timeout: Annotated[
+        float | None, _flag("Seconds that clients may go on once the server is asked to end.")
+    ] = None
+    close_timeout: Annotated[float | None, _flag("Seconds that closing may take then.")] = None
+    token_file: Annotated[
+        str | None,
+        _flag("File with the token that clients must know (or ROLLMESH_TOKEN, _TOKEN_FILE)."),
+    ] = None
+    tls_cert: Annotated[str | None, _flag("The server's certificate, a PEM file.")] = None
+    tls_key: Annotated[str | None, _flag("Its private key, a PEM file.")] = None
+    tls_client_ca: Annotated[
+        str | None, _flag("Who issues the certificates that clients must have, a PEM file.")
+    ] = None
+    insecure_plaintext: Annotated[
+        bool, _flag("Listen where other machines can reach us without TLS and token.")
+    ] = False
+    expose_tracebacks: Annotated[
+        bool, _flag("Send tracebacks to every client, not only to this user's.")
+    ] = False
+    allow_remote_shutdown: Annotated[bool, _flag("Let clients end the server.")] = False
+    conformance: Annotated[
+        Policy, _flag("What happens to a value outside its space: a warning, an error, nothing.")
+    ] = "warn"
+    ready_fd: Annotated[
+        Whole | None, _flag("Descriptor that gets the addresses, one a line, once we serve.")
+    ] = None
+    ready_file: Annotated[
+        str | None, _flag("File that gets the addresses once we serve; removed at the end.")
+    ] = None
+    verbose: Annotated[bool, _flag("Show who comes and goes.")] = False
+    json: Annotated[bool, _flag("Print one line of JSON once we serve.")] = False
+
+    def options(self, **more: Any) -> ServerOptions:
+        """Return the options of the server.
+
+        Args:
+            more: Those of one kind of server; None leaves the default.
+
+        Raises:
+            InvalidSpec: One of them is wrong, or a file cannot be used.
+        """
+        given = {
+            "max_sessions": self.max_sessions,
+            "queue_size": self.queue_size,
+            "idle_timeout_s": self.idle_timeout,
+            "exit_when_idle_s": self.exit_when_idle,
+            "resume_grace_s": self.resume_grace,
+            "drain_timeout_s": self.drain_timeout,
+            "close_timeout_s": self.close_timeout,
+            "token": load_token(file=self.token_file),
+            "tls": server_tls(self.tls_cert, self.tls_key, self.tls_client_ca),
+            "insecure_plaintext": self.insecure_plaintext,
+            "expose_tracebacks": self.expose_tracebacks,
+            "allow_remote_shutdown": self.allow_remote_shutdown,
+            "conformance": self.conformance,
+            "ready_fd": self.ready_fd,
+            "ready_file": self.ready_file,
+            **more,
+        }
+        return ServerOptions(**{key: value for key, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectFlags:
+    """Options of commands that connect to a server."""
+
+    token_file: Annotated[
+        str | None, _flag("File with the server's token (or ROLLMESH_TOKEN, ROLLMESH_TOKEN_FILE).")
+    ] = None
+    tls: Annotated[bool, _flag("Use TLS and believe whom the system believes.")] = False
+    tls_ca: Annotated[
+        str | None, _flag("Use TLS; who issues the servers' certificates, a PEM file.")
+    ] = None
+    tls_client_cert: Annotated[
+        str | None, _flag("Our own certificate, where the server wants one, a PEM file.")
+    ] = None
+    tls_client_key: Annotated[str | None, _flag("Its private key, a PEM file.")] = None
+    tls_server_name: Annotated[
+        str | None, _flag("The name in the server's certificate, if it is not the address's host.")
+    ] = None
+    transport: Annotated[
+        Literal["auto", "native", "grpc"] | None,
+        _flag("Which path to take; auto takes the fastest that both ends have."),
+    ] = None
+    insecure_plaintext: Annotated[
+        bool, _flag("Send the token without TLS, also to another machine.")
+    ] = False
+
+    def options(self) -> ClientOptions:
+        """Return how to connect.
+
+        Raises:
+            InvalidSpec: One of them is wrong, or a file cannot be used.
+        """
+        tls = client_tls(
+            self.tls_ca,
+            self.tls_client_cert,
+            self.tls_client_key,
+            server_name=self.tls_server_name,
+            is_on=self.tls,
+        )
+        return client_options(
+            token_file=self.token_file,
+            tls=tls,
+            transport=self.transport,
+            insecure_plaintext=self.insecure_plaintext or None,
+        )

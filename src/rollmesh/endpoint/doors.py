@@ -1,0 +1,133 @@
+"""Doors: where clients of a server come in, one per address (layer 6).
+
+A door accepts connections and has each one greeted on a thread of its own, so that a slow peer, or
+a TLS handshake, holds up nobody else. How many are greeted at once is bounded.
+
+A transport of another kind is another `Door`: it hands the server connections (`Server.greet`), or
+checks the hello by itself and enters (`Server.check_hello`, `Server.enter`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rollmesh.errors import ConnectionLost, InvalidSpec
+from rollmesh.transport.address import Address
+from rollmesh.transport.connection import Connection, ConnectionOptions
+from rollmesh.transport.dialing import listen
+from rollmesh.transport.listening import Listener, NativeListener
+from rollmesh.transport.security import Peer, peer_of
+from rollmesh.transport.stream import Wrap
+
+_logger = logging.getLogger(__name__)
+
+MOST_GREETED = 64
+"""Connections that have not said who they are; more are dropped."""
+
+Greet = Callable[[Connection, Peer], None]
+
+
+class Door(Protocol):
+    """Where clients come in."""
+
+    @property
+    def address(self) -> Address:
+        """What was bound, read back."""
+        ...
+
+    def open(self) -> None:
+        """Let clients in; returns at once."""
+        ...
+
+    def close(self) -> None:
+        """Let no more clients in; those inside stay. Any thread may, any number of times."""
+        ...
+
+
+class ListenerDoor:
+    """A door of the native and memory transports; it listens when it is made.
+
+    Args:
+        address: Where to listen.
+        greet: Called with each connection on a thread of its own.
+        options: How connections move messages.
+        wrap: TLS of accepted TCP sockets.
+
+    Raises:
+        ListenFailed: The address is in use or cannot be bound.
+    """
+
+    def __init__(
+        self, address: Address, greet: Greet, *, options: ConnectionOptions, wrap: Wrap | None
+    ) -> None:
+        self._listener: Listener = listen(address, options, wrap=wrap)
+        self._greet = greet
+        self._greeting = threading.Semaphore(MOST_GREETED)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> Address:
+        return self._listener.address
+
+    def open(self) -> None:
+        name = f"rollmesh-door {self.address}"
+        self._thread = threading.Thread(target=self._accept, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.close()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)
+
+    def _accept(self) -> None:
+        listener: Any = self._listener
+        is_native = isinstance(listener, NativeListener)
+        accept: Callable[[], Any] = listener.accept_socket if is_native else listener.accept
+        while True:
+            try:
+                accepted = accept()
+            except ConnectionLost:
+                return
+            if accepted is None:
+                continue
+            if not self._greeting.acquire(blocking=False):
+                _logger.warning("connection_dropped address=%s detail=too many", self.address)
+                accepted.close()
+                continue
+            greeter = threading.Thread(
+                target=self._let_in, args=(accepted,), name="rollmesh-greeter", daemon=True
+            )
+            try:
+                greeter.start()
+            except RuntimeError:  # no more threads
+                self._greeting.release()
+                accepted.close()
+
+    def _let_in(self, accepted: Any) -> None:
+        try:
+            if isinstance(accepted, Connection):
+                self._greet(accepted, Peer.SAME_USER)
+                return
+            peer = peer_of(accepted)
+            listener = self._listener
+            assert isinstance(listener, NativeListener)  # noqa: S101 - it gave us a socket
+            with contextlib.suppress(OSError):  # it failed the TLS handshake
+                self._greet(listener.open_connection(accepted), peer)
+        except Exception:
+            _logger.exception("greeting_failed address=%s", self.address)
+        finally:
+            self._greeting.release()
+
+
+def no_door(address: Address) -> InvalidSpec:
+    """Return the refusal of an address that no transport of a server has."""
+    return InvalidSpec(
+        "address",
+        f"{address} speaks {address.protocol}, which this server does not; listen at "
+        "rollmesh+tcp://, rollmesh+unix:// or mem://",
+    )

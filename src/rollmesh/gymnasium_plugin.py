@@ -1,0 +1,33 @@
+"""Registers the ids of served envs with Gymnasium, when it is imported (layer 8).
+
+```python
+import gymnasium
+import rollmesh.gymnasium_plugin
+
+env = gymnasium.make("rollmesh/Remote-v0", address="rollmesh+tcp://sim-host:5000")
+```
+
+`gymnasium.make("rollmesh.gymnasium_plugin:rollmesh/Remote-v0", address=…)` imports it by itself.
+Gymnasium has looked for plugins by itself before 1.0 only. Nothing is loaded before an env is made.
+"""
+
+from __future__ import annotations
+
+import gymnasium
+
+ENV_ID = "rollmesh/Remote-v0"
+
+
+def register() -> None:
+    """Register `rollmesh/Remote-v0`, for `make` and `make_vec`; again does nothing."""
+    if ENV_ID in gymnasium.registry:
+        return
+    gymnasium.register(
+        ENV_ID,
+        entry_point="rollmesh.endpoint.remote_env:RemoteEnv",
+        vector_entry_point="rollmesh.endpoint.remote_vector_env:RemoteVectorEnv",
+        nondeterministic=True,
+    )
+
+
+register()

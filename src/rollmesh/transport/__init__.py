@@ -1,0 +1,13 @@
+"""Transports (layer 5): what moves messages between two ends. They give them no meaning.
+
+address.py        how addresses are written
+dialing.py        `dial` and `listen`: the door of the native and memory transports
+connection.py     `Connection`: send, receive, call, shutdown; what to rely on
+native.py         our frames over a unix or TCP socket
+listening.py      `Listener`: accept and close
+unix_paths.py     socket files: where they lie, who may use them, leftovers
+stream.py         the bytes of one socket, with deadlines; where TLS goes
+shared_memory.py  slots for large payloads, and leases of them
+spin.py           when looking again beats sleeping
+memory.py         the same within one process
+"""
