@@ -39,7 +39,7 @@ class Options:
     """What was asked for.
 
     Attributes:
-        short: Under a minute in all, at some loss of steadiness.
+        short: Two minutes in all, at some loss of steadiness.
         plots: Folder for pictures, or None.
     """
 
@@ -80,6 +80,12 @@ def _brief(measure: Callable[[Timing], list[Line]]) -> Callable[[Options], tuple
     return lambda options: (measure(options.brief_bursts), "")
 
 
+def _plotted(
+    measure: Callable[..., tuple[list[Line], str]],
+) -> Callable[[Options], tuple[list[Line], str]]:
+    return lambda options: measure(options.brief_bursts, folder=options.plots, short=options.short)
+
+
 ROWS = {
     "w1": Row(summary="in process, W1, N=1", measure=_long(in_process.w1_row)),
     "cartpole": Row(summary="in process, CartPole-v1", measure=_brief(in_process.cartpole_row)),
@@ -87,12 +93,8 @@ ROWS = {
     "w3": Row(summary="in process, a robot's dict", measure=_brief(in_process.w3_row)),
     "w4": Row(summary="in process, simulators", measure=_brief(in_process.w4_row), in_short=False),
     "vector": Row(summary="W1, N=8, 64", measure=_brief(in_process.vector_row), in_short=False),
-    "env-w1": Row(
-        summary="env in another process, W1", measure=_brief(across_processes.w1_row)
-    ),
-    "env-w3": Row(
-        summary="env in another process, W3", measure=_brief(across_processes.w3_row)
-    ),
+    "env-w1": Row(summary="env in another process, W1", measure=_brief(across_processes.w1_row)),
+    "env-w3": Row(summary="env in another process, W3", measure=_brief(across_processes.w3_row)),
     "both": Row(
         summary="env and model each in a process", measure=_brief(across_processes.both_row)
     ),
@@ -107,17 +109,13 @@ ROWS = {
         summary="a step of the driver, stub ports", measure=_brief(driver_step.driver_row)
     ),
     "import": Row(summary="import rollmesh", measure=_brief(import_time.import_row)),
-    "lanes": Row(
-        summary="steps/s against lanes",
-        measure=lambda options: scaling.lanes_row(
-            options.brief_bursts, folder=options.plots, short=options.short
-        ),
+    "lanes": Row(summary="steps/s against lanes", measure=_plotted(scaling.lanes_row)),
+    "payload": Row(summary="steps/s against payload", measure=_plotted(scaling.payload_row)),
+    "lanes-across": Row(
+        summary="the same across processes", measure=_plotted(scaling.lanes_across_row)
     ),
-    "payload": Row(
-        summary="steps/s against payload",
-        measure=lambda options: scaling.payload_row(
-            options.brief_bursts, folder=options.plots, short=options.short
-        ),
+    "payload-across": Row(
+        summary="the same across processes", measure=_plotted(scaling.payload_across_row)
     ),
 }
 
@@ -130,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"rows:\n{names}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--short", action="store_true", help="a short form, under a minute")
+    parser.add_argument("--short", action="store_true", help="a short form, two minutes at most")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the lines there as well")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="write pictures (matplotlib)")
     parser.add_argument("rows", nargs="*", choices=[*ROWS, []], metavar="row", help="default: all")

@@ -14,11 +14,8 @@ from benchmarks.harness import Timing
 from benchmarks.table import Line
 from benchmarks.workloads import Workload
 
-UNIX = "rollmesh, unix"
-UNIX_BLOCKING = "rollmesh, unix, no spinning"
-TCP = "rollmesh, TCP"
-GRPC = "rollmesh, gRPC"
-OUR_ENV = "rollmesh RemoteEnv, unix"
+UNIX, TCP, GRPC = remote.OURS_UNIX, remote.OURS_TCP, remote.OURS_GRPC
+UNIX_BLOCKING, OUR_ENV = remote.OURS_UNIX_BLOCKING, remote.OUR_ENV
 VECTOR = "rollmesh, {n} lanes in one process"
 VECTOR_SYNC = "rollmesh, SyncVectorEnv in one process"
 BARE_GRPC = "gRPC stream of bytes, TCP"
@@ -79,7 +76,7 @@ def _env_entries(workload: Workload) -> list[who.Entry]:
         remote.our_env(OUR_ENV, workload),
     ]
     if workload.name == "W3":
-        unix = remote.rlmesh_env(slow, remote.socket_address(), _RLMESH_UNIX)
+        unix = remote.rlmesh_env(slow, remote.UNIX, _RLMESH_UNIX)
         entries.insert(3, unix)
     return entries
 

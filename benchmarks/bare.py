@@ -57,9 +57,7 @@ def _goods(workload: Workload) -> _Goods:
 # --------------------------------------------------------------------------------- native
 
 
-def serve(
-    workload: Workload, address: str, spin: Any, ready: Callable[[str], None]
-) -> None:
+def serve(workload: Workload, address: str, spin: Any, ready: Callable[[str], None]) -> None:
     """Answer each step of one connection after another with the same observation."""
     from rollmesh.errors import ConnectionLost
     from rollmesh.transport.connection import ConnectionOptions

@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.harness import Subject
 
 READY = "READY "
+FOLDER = "{folder}"
 _START_S = 60.0
 _END_S = 5.0
 _MOST_WORDS = 2000
@@ -30,26 +31,27 @@ class Child:
     """A server in a process of its own, started at once.
 
     Args:
-        arguments: What follows `python -m benchmarks.served`.
+        arguments: What follows `python -m benchmarks.served`; `{folder}` becomes a folder that
+            lives as long as the child.
         module: Another module to run.
     """
 
     def __init__(self, arguments: Sequence[str], module: str = "benchmarks.served") -> None:
-        self._arguments = list(arguments)
         self._address: str | None = None
-        self._words = tempfile.TemporaryFile()
-        try:
-            self._process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-m", module, *self._arguments],
-                cwd=_ROOT,
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._words,
-            )
-        except BaseException:
-            self._words.close()
-            raise
+        with contextlib.ExitStack() as stack:
+            folder = tempfile.TemporaryDirectory(prefix="rollmesh-bench-")
+            self._words = Path(stack.enter_context(folder), "words")
+            self._arguments = [text.replace(FOLDER, folder.name) for text in arguments]
+            with self._words.open("wb") as words:
+                self._process: subprocess.Popen[bytes] = subprocess.Popen(
+                    [sys.executable, "-m", module, *self._arguments],
+                    cwd=_ROOT,
+                    env=_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=words,
+                )
+            self._leftovers = stack.pop_all()
 
     @property
     def pid(self) -> int:
@@ -78,7 +80,7 @@ class Child:
                 process.wait()
         if process.stdout is not None:
             process.stdout.close()
-        self._words.close()
+        self._leftovers.close()
 
     def _read(self, timeout_s: float) -> str:
         stdout = self._process.stdout
@@ -98,8 +100,7 @@ class Child:
         return line[len(READY) :]
 
     def _failed(self, what: str) -> RuntimeError:
-        self._words.seek(0)
-        words = self._words.read().decode(errors="replace")[-_MOST_WORDS:]
+        words = self._words.read_text(errors="replace")[-_MOST_WORDS:]
         return RuntimeError(f"the child {' '.join(self._arguments)} {what}:\n{words}")
 
 
@@ -125,9 +126,7 @@ class Drive:
     close: Callable[[], Any] = lambda: None
 
 
-def driven(
-    name: str, servers: Sequence[Sequence[str]], connect: Callable[..., Drive]
-) -> Subject:
+def driven(name: str, servers: Sequence[Sequence[str]], connect: Callable[..., Drive]) -> Subject:
     """Return a subject whose children start at once, all of them side by side.
 
     Args:
@@ -141,6 +140,9 @@ def driven(
     def prepare() -> None:
         drives.append(connect(*[child.address() for child in children]))
 
+    def run(bouts: int) -> int:
+        return drives[0].run(bouts)
+
     def close() -> None:
         with contextlib.ExitStack() as stack:
             for child in children:
@@ -153,6 +155,4 @@ def driven(
     except BaseException:
         close()
         raise
-    return Subject(
-        name=name, run=lambda bouts: drives[0].run(bouts), close=close, prepare=prepare
-    )
+    return Subject(name=name, run=run, close=close, prepare=prepare)

@@ -29,10 +29,8 @@ class Goal:
     least: float | None = None
 
 
-def contest(
-    row: str, entries: Sequence[Entry], goals: Sequence[Goal], timing: Timing
-) -> list[Line]:
-    """Measure who is there, in turn, and return a line each, with what is missing said so."""
+def build_all(entries: Sequence[Entry]) -> list[Subject]:
+    """Build every entry that nothing is missing for; where one fails, close those before it."""
     built: list[Subject] = []
     try:
         built.extend(entry.build() for entry in entries if entry.missing is None)
@@ -40,7 +38,14 @@ def contest(
         for subject in built:
             subject.close()
         raise
-    comparison = compare(built, timing)
+    return built
+
+
+def contest(
+    row: str, entries: Sequence[Entry], goals: Sequence[Goal], timing: Timing
+) -> list[Line]:
+    """Measure who is there, in turn, and return a line each, with what is missing said so."""
+    comparison = compare(build_all(entries), timing)
     lines: list[Line] = []
     for entry in entries:
         if entry.missing is None:

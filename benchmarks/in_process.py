@@ -8,7 +8,6 @@ from benchmarks.contest import Goal, contest
 from benchmarks.harness import Timing
 from benchmarks.table import Line
 
-
 W1_GOALS = (
     Goal(subject=who.OURS, base=who.RLMESH_RUN, least=12.0),
     Goal(subject=who.OURS, base=who.SYNC, least=0.4),

@@ -6,23 +6,26 @@ whole call counts, connecting included, as in process.
 
 from __future__ import annotations
 
-import dataclasses
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.children import Drive, driven
+from benchmarks.children import FOLDER, Drive, driven
 from benchmarks.subjects import Entry, batch_model, rlmesh_missing
 from benchmarks.workloads import Workload
 
 TCP = "tcp://127.0.0.1:0"
+UNIX = f"unix://{FOLDER}/socket"
 NATIVE_TCP = "rollmesh+tcp://127.0.0.1:0"
 NATIVE_UNIX = "rollmesh+unix://"
 
 RLMESH_RUN = "RLMesh Model.run"
 RLMESH_ENV = "RLMesh RemoteEnv"
 RLMESH_BOTH = "RLMesh, both served"
+OURS_UNIX = "rollmesh, unix"
+OURS_UNIX_BLOCKING = "rollmesh, unix, no spinning"
+OURS_TCP = "rollmesh, TCP"
+OURS_GRPC = "rollmesh, gRPC"
+OUR_ENV = "rollmesh RemoteEnv, unix"
 
 
 def _arguments(kind: str, workload: Workload, address: str, *more: str) -> Sequence[str]:
@@ -50,12 +53,8 @@ def _gymnasium_episodes(env: Any, workload: Workload) -> Callable[[int], int]:
 # ------------------------------------------------------------------------------ the peers
 
 
-def _rlmesh(
-    name: str, servers: Sequence[Sequence[str]], connect: Callable[..., Drive]
-) -> Entry:
-    return Entry(
-        name=name, build=lambda: driven(name, servers, connect), missing=rlmesh_missing()
-    )
+def _rlmesh(name: str, servers: Sequence[Sequence[str]], connect: Callable[..., Drive]) -> Entry:
+    return Entry(name=name, build=lambda: driven(name, servers, connect), missing=rlmesh_missing())
 
 
 def rlmesh_run(workload: Workload, address: str = TCP, name: str = RLMESH_RUN) -> Entry:
@@ -107,11 +106,6 @@ def rlmesh_both(workload: Workload, name: str = RLMESH_BOTH) -> Entry:
     return _rlmesh(name, servers, connect)
 
 
-def socket_address() -> str:
-    """Return a RLMesh address with a path nobody uses."""
-    return f"unix://{os.path.join(tempfile.mkdtemp(prefix='rollmesh-bench-'), 's')}"
-
-
 # ----------------------------------------------------------------------------------- ours
 
 
@@ -120,14 +114,14 @@ def _client(address: str, *, spins: bool = True) -> Any:
 
     At a gRPC address it is kept from changing to a faster transport.
     """
-    from rollmesh.endpoint.client_options import ClientOptions, client_options
+    from rollmesh.endpoint.client_options import client_options
+    from rollmesh.transport.connection import ConnectionOptions
 
     if not address.startswith("rollmesh+"):
         return client_options(transport="grpc")
     if spins:
         return None
-    usual = ClientOptions().connection
-    return client_options(connection=dataclasses.replace(usual, spin="never"))
+    return client_options(connection=ConnectionOptions(lent=True, spin="never"))
 
 
 def ours(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import logging
 import os
 import socket
@@ -91,10 +92,10 @@ def env_of(workload: Workload, asked: argparse.Namespace) -> Callable[[], Any]:
 
 def _serve(server_type: type[Any], target: Any, asked: argparse.Namespace) -> None:
     from rollmesh.endpoint.server_options import ServerOptions
-    from rollmesh.transport.connection import ConnectionOptions
 
+    usual = ServerOptions().connection
     options = ServerOptions(
-        connection=ConnectionOptions(spin=asked.spin, processes=asked.processes)
+        connection=dataclasses.replace(usual, spin=asked.spin, processes=asked.processes)
     )
     with server_type(target, asked.address, options) as server:
         ready(server.address)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rollmesh.endpoint.remote_env import RemoteEnv
     from rollmesh.endpoint.remote_model import RemoteModel
     from rollmesh.endpoint.remote_vector_env import RemoteVectorEnv
+    from rollmesh.endpoint.server_options import ServerOptions
     from rollmesh.errors import (
         EnvFailed,
         HookFailed,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from rollmesh.runtime.cancel import CancelToken
     from rollmesh.runtime.hooks import Hooks
     from rollmesh.session import Session, StepResult
+    from rollmesh.transport.security import TlsClient, TlsServer
 
 __version__ = "0.1.0"
 
@@ -67,8 +69,11 @@ __all__ = [
     "RollmeshError",
     "RouteCancelled",
     "RouteError",
+    "ServerOptions",
     "Session",
     "StepResult",
+    "TlsClient",
+    "TlsServer",
     "__version__",
     "connect",
     "evaluate",
@@ -100,8 +105,11 @@ _MODULE_OF = {
     "RollmeshError": "rollmesh.errors",
     "RouteCancelled": "rollmesh.errors",
     "RouteError": "rollmesh.errors",
+    "ServerOptions": "rollmesh.endpoint.server_options",
     "Session": "rollmesh.session",
     "StepResult": "rollmesh.session",
+    "TlsClient": "rollmesh.transport.security",
+    "TlsServer": "rollmesh.transport.security",
     "connect": "rollmesh.connecting",
     "evaluate": "rollmesh.api",
 }

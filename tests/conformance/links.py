@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from rollmesh.endpoint.model_server import ModelServer
 from rollmesh.endpoint.server_options import ServerOptions
 from rollmesh.runtime.hooks import Hooks
 from rollmesh.runtime.trace import TraceHash
-from rollmesh.transport.connection import ConnectionOptions
+from rollmesh.transport.connection import DEFAULT_OPTIONS, ConnectionOptions
 
 SIDES = ("env", "model", "both")
 """Which endpoints are served."""
@@ -39,7 +40,7 @@ class Link:
     """
 
     address: str
-    connection: ConnectionOptions = ConnectionOptions()
+    connection: ConnectionOptions = DEFAULT_OPTIONS
     environment: tuple[tuple[str, str], ...] = ()
 
     def options(self, **options: Any) -> ServerOptions:
@@ -58,6 +59,7 @@ LINKS = {
         address="rollmesh+unix://", connection=ConnectionOptions(shared_threshold_bytes=1)
     ),
     "tcp": Link(address="rollmesh+tcp://127.0.0.1:0"),
+    "grpc": Link(address="tcp://127.0.0.1:0", environment=(("ROLLMESH_TRANSPORT", "grpc"),)),
 }
 
 
@@ -154,11 +156,23 @@ class Arm(gymnasium.Env):
         return observation, self.sum, self.t >= self.length, False, {"t": self.t}
 
 
+class OwnSeeds(Arm):
+    """Gives its episodes seeds of its own, as nobody else can where it resets itself."""
+
+    def __init__(self, lane):
+        self.next_seed = 100 * lane
+
+    def reset(self, *, seed=None, options=None):
+        self.next_seed += 1
+        return super().reset(seed=self.next_seed if seed is None else seed, options=options)
+
+
 def vector_of(mode):
     """Return a factory of a vector env with three arms in an autoreset mode."""
 
     def make():
-        return gymnasium.vector.SyncVectorEnv([Arm] * 3, autoreset_mode=mode)
+        lanes = [functools.partial(OwnSeeds, lane) for lane in range(3)]
+        return gymnasium.vector.SyncVectorEnv(lanes, autoreset_mode=mode)
 
     return make
 
@@ -219,11 +233,11 @@ SUBJECTS = {
         env=Robot,
         plan=(("seeds", _SEEDS[:4]), ("options", [None, {"offset": 0.5}, None, {"offset": 1}])),
     ),
-    "vector": Subject(
-        model=ArmModel, env=vector_of(_MODES.DISABLED), plan=(("seeds", _SEEDS),)
-    ),
+    "vector": Subject(model=ArmModel, env=vector_of(_MODES.DISABLED), plan=(("seeds", _SEEDS),)),
     "vector_next_step": Subject(
-        model=ArmModel, env=vector_of(_MODES.NEXT_STEP), plan=(("episodes", 7),)
+        model=ArmModel,
+        env=vector_of(_MODES.NEXT_STEP),
+        plan=(("episodes", 7), ("base_seed", 5)),
     ),
     "vector_same_step": Subject(
         model=ArmModel, env=vector_of(_MODES.SAME_STEP), plan=(("episodes", 7),)
@@ -237,9 +251,7 @@ SUBJECTS = {
     "chunked": Subject(
         model=ChunkModel, env=Arm, plan=(("seeds", _SEEDS), ("execution_horizon", 2))
     ),
-    "capped": Subject(
-        model=ArmModel, env=Arm, plan=(("seeds", _SEEDS), ("max_episode_steps", 4))
-    ),
+    "capped": Subject(model=ArmModel, env=Arm, plan=(("seeds", _SEEDS), ("max_episode_steps", 4))),
 }
 
 

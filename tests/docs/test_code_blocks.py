@@ -1,8 +1,10 @@
 """Every code block in README.md and docs/ runs.
 
 Blocks of Python in one file share a namespace, in order, as a reader would type them. In a console
-block each line `$ rollmesh …` runs and must exit 0. A block is left out by a comment on the line
-before it that says why: `<!-- no-test: needs a GPU -->`.
+block each line `$ rollmesh …` runs and must exit 0; one that ends in `&` runs beside those after
+it, until the end of its block, where SIGTERM ends it. Ports from 5000 to 5009 stand for free ones.
+A block is left out by a comment on the line before it that says why:
+`<!-- no-test: needs a GPU -->`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -53,14 +57,61 @@ def python_pages() -> list[Path]:
     ]
 
 
-def console_lines() -> list[tuple[str, list[str]]]:
+def console_blocks() -> list[tuple[str, list[list[str]]]]:
     return [
-        (f"{page.name}:{block.line}", command)
+        (f"{page.name}:{block.line}", commands)
         for page in PAGES
         for block in blocks_of(page.read_text("utf-8"))
-        if block.language == "console"
-        for command in commands_of(block)
+        if block.language == "console" and (commands := commands_of(block))
     ]
+
+
+def console_lines() -> list[tuple[str, list[str]]]:
+    return [
+        (where, command)
+        for where, commands in console_blocks()
+        if not has_servers(commands)
+        for command in commands
+    ]
+
+
+def console_sessions() -> list[tuple[str, list[list[str]]]]:
+    return [(where, commands) for where, commands in console_blocks() if has_servers(commands)]
+
+
+def has_servers(commands: list[list[str]]) -> bool:
+    return any(command[-1] == "&" for command in commands)
+
+
+def with_free_ports(commands: list[list[str]]) -> list[list[str]]:
+    text = "\0".join(shlex.join(command) for command in commands)
+    for port in sorted(set(re.findall(r"\b500\d\b", text))):
+        with socket.create_server(("127.0.0.1", 0)) as sock:
+            text = re.sub(rf"\b{port}\b", str(sock.getsockname()[1]), text)
+    return [shlex.split(command) for command in text.split("\0")]
+
+
+def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN_COMMAND, *command[1:]],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def end(process: subprocess.Popen[str], where: str) -> None:
+    try:
+        out, err = process.communicate(timeout=50)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode == 0, f"{where}: {process.args}\n{out}\n{err}"
 
 
 @pytest.mark.parametrize("page", python_pages(), ids=lambda page: page.name)
@@ -78,18 +129,25 @@ def test_python_blocks_run_in_order(
 
 @pytest.mark.parametrize(("where", "command"), console_lines(), ids=lambda v: str(v)[:80])
 def test_console_lines_exit_with_0(where: str, command: list[str], tmp_path: Path) -> None:
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_COMMAND, *command[1:]],
-        capture_output=True,
-        text=True,
-        timeout=55,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    assert done.returncode == 0, f"{where}: {shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    end(start(command, tmp_path), where)
+
+
+@pytest.mark.parametrize(("where", "commands"), console_sessions(), ids=lambda v: str(v)[:80])
+def test_console_blocks_with_a_server_run_beside_it(
+    where: str, commands: list[list[str]], tmp_path: Path
+) -> None:
+    servers = []
+    try:
+        for command in with_free_ports(commands):
+            if command[-1] == "&":
+                servers.append(start(command[:-1], tmp_path))
+            else:
+                end(start(command, tmp_path), where)
+    finally:
+        for server in servers:
+            server.send_signal(signal.SIGTERM)
+    for server in servers:
+        end(server, where)
 
 
 def test_the_reader_of_blocks_sees_languages_lines_and_reasons() -> None:

@@ -12,9 +12,14 @@ import time
 
 import pytest
 
-from rollmesh.errors import EndpointFault
-from tests.fault.served import (
+from rollmesh.endpoint.env_server import EnvServer
+from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.errors import EndpointFault, PortTimeout
+from rollmesh.testing.faults import FaultProxy
+from tests.fault.parties import (
     ADDRESSES,
+    JournalEnv,
+    Lag,
     child_of,
     closing,
     env_port,
@@ -63,13 +68,15 @@ def children():
 
 
 def timed(call):
-    """Make a call; return how long it took and what came of it."""
-    begun = time.monotonic()
-    try:
-        outcome = call()
-    except EndpointFault as fault:
-        outcome = fault
-    return time.monotonic() - begun, outcome
+    """Make a call; return how long it took, the machine's own lag left out, and what came of it."""
+    with Lag() as lag:
+        begun = time.monotonic()
+        try:
+            outcome = call()
+        except EndpointFault as fault:
+            outcome = fault
+        elapsed = time.monotonic() - begun
+    return elapsed - lag.longest_s, outcome
 
 
 def prepare(side, operation, address):
@@ -141,9 +148,7 @@ def check(child, side, operation, moment):
 
 @pytest.mark.fault
 @pytest.mark.parametrize(("side", "operation", "moment", "transport"), DEFAULT)
-def test_p1_a_frozen_peer_is_noticed_at_the_deadline(
-    children, side, operation, moment, transport
-):
+def test_p1_a_frozen_peer_is_noticed_at_the_deadline(children, side, operation, moment, transport):
     check(children(side, transport), side, operation, moment)
 
 
@@ -153,6 +158,63 @@ def test_p1_a_frozen_peer_is_noticed_at_the_deadline_full(
     children, side, operation, moment, transport
 ):
     check(children(side, transport), side, operation, moment)
+
+
+def check_stall(child, direction, at_byte):
+    """Step through a link that passes so many bytes more and then nothing."""
+    with FaultProxy(child.ready) as proxy, closing(env_port(proxy.address)) as port:
+        reset(port)
+        step(port, 1)
+        proxy.cut_after(at_byte, direction, "stall")
+        elapsed = 0.0
+        for n in range(2, 100):
+            elapsed, outcome = timed(lambda n=n: step(port, n, timeout_s=DEADLINE_S))
+            if isinstance(outcome, EndpointFault):
+                break
+        assert isinstance(outcome, PortTimeout), outcome
+        assert elapsed <= DEADLINE_S + LATE_S, elapsed
+        elapsed, outcome = timed(lambda: port.close(CLOSE_S))
+        assert elapsed <= CLOSE_S + LATE_S, (elapsed, outcome)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("transport", ADDRESSES)
+@pytest.mark.parametrize(("direction", "at_byte"), [("down", 0), ("down", 150), ("up", 90)])
+def test_p1_a_message_that_stalls_in_its_middle_ends_at_the_deadline(
+    children, transport, direction, at_byte
+):
+    check_stall(children("env", transport), direction, at_byte)
+
+
+@pytest.mark.fault_full
+@pytest.mark.parametrize("transport", ADDRESSES)
+@pytest.mark.parametrize("direction", ["up", "down"])
+@pytest.mark.parametrize("at_byte", range(1, 200, 20))
+def test_p1_a_message_that_stalls_in_its_middle_ends_at_the_deadline_full(
+    children, transport, direction, at_byte
+):
+    check_stall(children("env", transport), direction, at_byte)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("operation", ["reset", "step", "render"])
+def test_p1_an_env_that_hangs_in_the_same_process_is_left_at_the_deadline(operation):
+    options = ServerOptions(close_timeout_s=0.5, drain_timeout_s=0.5)
+    with (
+        EnvServer(JournalEnv, f"mem://p1-{operation}", options) as server,
+        closing(env_port(server.address)) as port,
+    ):
+        naps = {operation: 1.5}
+        if operation != "reset":
+            reset(port, naps=naps)
+        operate = {
+            "reset": lambda: reset(port, naps=naps, timeout_s=DEADLINE_S),
+            "step": lambda: step(port, 1, timeout_s=DEADLINE_S),
+            "render": lambda: port.render(timeout_s=DEADLINE_S),
+        }[operation]
+        elapsed, outcome = timed(operate)
+        assert isinstance(outcome, PortTimeout), outcome
+        assert elapsed <= DEADLINE_S + LATE_S, elapsed
 
 
 @pytest.mark.fault

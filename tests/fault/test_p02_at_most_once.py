@@ -11,7 +11,7 @@ import pytest
 
 from rollmesh.endpoint.env_server import EnvServer
 from rollmesh.testing.faults import FaultProxy, seeded_plan
-from tests.fault.served import (
+from tests.fault.parties import (
     ADDRESSES,
     JournalEnv,
     child_of,
@@ -29,7 +29,7 @@ everywhere = pytest.mark.parametrize("transport", ADDRESSES)
 
 
 def cut_links(proxy):
-    return sum([" at byte " in link.ended for link in proxy.links])
+    return sum(" at byte " in link.ended for link in proxy.links)
 
 
 def drive(address, cuts, seed, journal):

@@ -13,15 +13,21 @@ import threading
 import pytest
 
 from rollmesh.endpoint.env_server import EnvServer
+from rollmesh.endpoint.model_server import ModelServer
+from rollmesh.endpoint.server_options import ServerOptions
 from rollmesh.runtime.driver import RouteDriver
 from rollmesh.runtime.hooks import Hooks
 from rollmesh.runtime.spec import SessionSpec
 from rollmesh.runtime.trace import TraceHash
-from rollmesh.testing.faults import FaultProxy
-from tests.fault.served import ADDRESSES, JournalEnv, SumModel, child_of, env_port
+from rollmesh.testing.faults import FaultProxy, seeded_plan
+from tests.conformance.links import SUBJECTS, evaluate, local
+from tests.fault.parties import ADDRESSES, JournalEnv, SumModel, child_of, env_port
 
 EPISODES = 6
 LENGTH = 40
+MOST_BYTES = {"small": 4_000, "in_shared_memory": 9_000, "camera": 300_000}
+"""A link breaks before so many bytes have passed in a direction, by what passes there."""
+
 KINDS = ("outage", "reset", "half_close", "stall_then_reset")
 everywhere = pytest.mark.parametrize("transport", ADDRESSES)
 
@@ -132,3 +138,33 @@ def test_p3_a_server_that_was_killed_means_new_attempts_and_the_same_results(tra
                     child.close()
         assert found == expected
         assert [episode.attempts for episode in report.episodes] == [1, 2, 1, 1, 1, 1]
+
+
+def cut_links(proxy):
+    return sum(" at byte " in link.ended for link in proxy.links)
+
+
+def breaking(address, seed, most_bytes, direction):
+    """Return a proxy whose links break in the direction that carries observations, or in both."""
+    directions = ("up", "down") if most_bytes == MOST_BYTES["small"] else (direction,)
+    return FaultProxy(address, seeded_plan(seed, most_bytes=most_bytes, directions=directions))
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("transport", ADDRESSES)
+@pytest.mark.parametrize("name", ["scalar", "lanes", "chunked"])
+def test_p3_links_of_both_sides_that_break_all_the_time_change_no_result(transport, name):
+    subject, address = SUBJECTS[name], ADDRESSES[transport]
+    large = "in_shared_memory" if transport == "unix" else "camera"
+    most_bytes = MOST_BYTES[large if name == "scalar" else "small"]
+    plan = {key: value for key, value in subject.plan if key != "num_envs"}
+    with (
+        EnvServer(subject.env, address, ServerOptions(**dict(subject.served))) as env,
+        ModelServer(subject.model(), address) as model,
+        breaking(env.address, 5, most_bytes, "down") as env_proxy,
+        breaking(model.address, 6, most_bytes, "up") as model_proxy,
+    ):
+        found = evaluate(subject, str(model_proxy.address), str(env_proxy.address), plan)
+        cuts = [cut_links(env_proxy), cut_links(model_proxy)]
+    assert found == local(subject)
+    assert sum(cuts) > 1, cuts

@@ -1,8 +1,8 @@
 """P12 on a live port: any bytes are accepted or refused, and the server goes on.
 
 Real sessions are spoiled with their structure in mind (the mutants of `test_frames_properties`):
-before the hello, instead of it, and in the middle of a session. Each connection must end, the server
-must serve the next client, print no traceback, and keep its memory and descriptors.
+before the hello, instead of it, and in the middle of a session. Each connection must end, the
+server must serve the next client, print no traceback, and keep its memory and descriptors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollmesh.ports import EpisodeInfo, PredictRequest, ResetAdapterRequest, ResetRequest, StepRequest
+from rollmesh.ports import (
+    EpisodeInfo,
+    PredictRequest,
+    ResetAdapterRequest,
+    ResetRequest,
+    StepRequest,
+)
 from rollmesh.transport.address import parse_address
 from rollmesh.wire.contract import encode_contract
 from rollmesh.wire.frames import HEADER_BYTES, read_header
@@ -34,11 +40,11 @@ from rollmesh.wire.messages import (
     Resolve,
     Shutdown,
 )
-from tests.fault.served import (
+from tests.fault.parties import (
     ACTION,
-    ADDRESSES,
     CONTEXT,
     CONTRACT,
+    NATIVE,
     OBSERVATION,
     child_of,
     closing,
@@ -61,7 +67,7 @@ ANSWER_S = 0.02
 
 SPOILED_GREETINGS = 0.05
 MOST_OUTPUT = 2**24
-everywhere = pytest.mark.parametrize("transport", ADDRESSES)
+everywhere = pytest.mark.parametrize("transport", NATIVE)
 sides = pytest.mark.parametrize("side", ["env", "model"])
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.fault.served import (
+from tests.fault.parties import (
     ADDRESSES,
     child_of,
     closing,

@@ -40,18 +40,18 @@ class ToyServer:
 
     `plan(kind, action)` queues what happens to the next request of a kind, in place of an answer:
     `"drop"` closes the connection before it is executed, `"drop_after"` once it is, `"silent"`
-    does nothing, and a callable `(connection, message) -> None` anything.
+    does nothing, and a callable `(connection, message) -> None` anything. With `after` it goes on
+    with the session of a server before it.
     """
 
-    def __init__(self, port, address=None, *, service="env", capabilities=(), num_envs=1):
+    def __init__(self, port, address=None, *, service="env", capabilities=(), after=None):
         self.port = port
         self.service = service
         self.capabilities = dict.fromkeys(capabilities, "true")
         self.hellos, self.requests, self.executed, self.closed = [], [], [], []
         self.welcomes = []  # what to answer to the next hellos in place of a welcome
-        self.forgets = False  # whether sessions are forgotten with their connection
-        self.session_id = None
-        self.replies = {}
+        self.session_id = None if after is None else after.session_id
+        self.replies = {} if after is None else after.replies
         self._plans = {}
         self._sessions = itertools.count(1)
         self._connections = []

@@ -276,9 +276,11 @@ def test_an_unknown_id_says_what_gymnasium_says(name):
         open_env(name)
 
 
-@pytest.mark.parametrize("text", ["grpc://host:1", "localhost:50051"])
-def test_an_address_waits_for_serving(text):
-    with pytest.raises(InvalidSpec, match="remote endpoints come with serving"):
+@pytest.mark.parametrize(
+    ("text", "words"), [("grpc://host:1", "unknown scheme"), ("localhost:99999", "wants a port")]
+)
+def test_what_is_no_good_address_is_refused_before_anybody_is_called(text, words):
+    with pytest.raises(InvalidSpec, match=words):
         open_env(text)
 
 

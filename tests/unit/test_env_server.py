@@ -13,9 +13,9 @@ from rollmesh.endpoint.env_server import EnvServer
 from rollmesh.endpoint.server_options import ServerOptions
 from rollmesh.errors import ConnectionLost, EndpointFault, InvalidSpec, ListenFailed
 from rollmesh.ports import (
-    PARTIAL_RESET,
     REBUILD,
     SUBSET_STEP,
+    AdapterContext,
     AutoresetMode,
     ResetReply,
     StepReply,
@@ -32,6 +32,7 @@ from rollmesh.wire.messages import (
     Rebuild,
     Render,
     RenderReply,
+    Resolve,
     Shutdown,
 )
 from tests.toys import ToyEnv
@@ -117,7 +118,8 @@ def test_ping_probe_configure_and_unknown_kinds():
         assert client.call(Kind.PING, None) is None
         assert client.call(Kind.PROBE, Probe(b"xyz")).payload == b"xyz"
         assert isinstance(client.call(Kind.CONFIGURE, Configure(edition="2026.06")), Done)
-        assert client.call(Kind.PREDICT, None).code == "invalid_request"
+        resolve = Resolve(context=AdapterContext("s", "e", "r"))
+        assert client.call(Kind.RESOLVE, resolve).code == "invalid_request"
 
 
 @pytest.mark.parametrize("lanes", [(1,), (0, 0), (-1,)])
@@ -357,10 +359,9 @@ def test_a_second_env_that_cannot_be_built_is_told_to_its_client_only():
 
 def test_a_vector_env_steps_all_lanes():
     with serving(ToyEnv(3, AutoresetMode.NEXT_STEP)) as server, entered(server) as client:
-        assert client.welcome.capabilities.get(PARTIAL_RESET) == "true"
+        assert client.contract == server.contract
         assert client.contract.num_envs == 3
-        request = client.reset(rows=3)
-        assert request.observation[0].shape == (3, 2)
+        assert client.reset(rows=3).observation[0].shape == (3, 2)
 
 
 def test_lanes_are_stepped_on_their_own_and_answer_as_they_come():

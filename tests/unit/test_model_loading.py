@@ -154,7 +154,7 @@ def test_random_is_inline_and_follows_the_seed():
     [
         (None, "wants a callable, a Model"),
         ("", "is empty"),
-        ("tcp://gpu:6000", "is an address"),
+        ("grpc://gpu:6000", "unknown scheme"),
         ("CartPole-v1", "wants 'random', module:attribute, or a policy file"),
         ("weights/net.pt", "holds weights and no code"),
         ("policies_for_tests.py", "policies_for_tests:attribute"),

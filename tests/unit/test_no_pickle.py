@@ -1,17 +1,27 @@
-"""Nothing unpickles: not by import, and not while a run is under way."""
+"""Nothing unpickles: not by import, and not while a run, in process or served, is under way."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import pickle
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 import rollmesh
+from rollmesh.endpoint.client_options import client_options
+from rollmesh.endpoint.env_server import EnvServer
+from rollmesh.endpoint.model_server import ModelServer
+from rollmesh.endpoint.probing import probe
+from rollmesh.transport.address import parse_address
 
 PACKAGE = Path(rollmesh.__file__).parent
+ADDRESSES = ("rollmesh+unix://", "rollmesh+tcp://127.0.0.1:0", "127.0.0.1:0")
 FORBIDDEN = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 
 RUN_UNDER_AUDIT = """
@@ -26,6 +36,8 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 import gymnasium
 import rollmesh
+from rollmesh.endpoint.env_server import EnvServer
+from rollmesh.endpoint.model_server import ModelServer
 
 for num_envs in (1, 2):
     result = rollmesh.evaluate(
@@ -33,12 +45,29 @@ for num_envs in (1, 2):
     )
     assert len(result.episodes) == 3
     result.to_json()
+
+for address in ADDRESSES:
+    with EnvServer("CartPole-v1", address) as env, ModelServer("random", address) as model:
+        result = rollmesh.evaluate(model.address, env.address, episodes=3, base_seed=0)
+    assert len(result.episodes) == 3
 import pickle
 
 assert not found, found
 pickle.loads(pickle.dumps(gymnasium.Env))
 assert found, "the watch sees what it is there to see"
 """
+
+
+class Bomb:
+    """What only pickle could carry, and what would go off when unpickled."""
+
+    went_off = False
+
+    def __reduce__(self):
+        return setattr, (Bomb, "went_off", True)
+
+
+HOSTILE = [pickle.dumps(Bomb()), b"\x80\x04.", bytes(range(256)) * 4, b"\xff" * 70_000, b""]
 
 
 def imported_modules(source: Path) -> set[str]:
@@ -58,10 +87,49 @@ def test_no_module_imports_pickle_or_its_kin(source: Path) -> None:
     assert imported_modules(source) & FORBIDDEN == set()
 
 
-def test_a_run_finds_no_class_by_pickle() -> None:
+def test_a_run_and_a_served_run_find_no_class_by_pickle() -> None:
     path = str(PACKAGE.parent)
-    code = f"import sys; sys.path.insert(0, {path!r})\n{RUN_UNDER_AUDIT}"
+    start = f"import sys; sys.path.insert(0, {path!r})\nADDRESSES = {ADDRESSES!r}"
+    code = f"{start}\n{RUN_UNDER_AUDIT}"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=55, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_C63_a_hostile_peer_sets_nothing_off_and_others_are_served(address: str) -> None:
+    with EnvServer("CartPole-v1", address) as server:
+        where = parse_address(server.address)
+        for data in HOSTILE:
+            family = socket.AF_UNIX if where.family == "unix" else socket.AF_INET
+            with socket.socket(family) as sock, contextlib.suppress(ConnectionError):
+                sock.settimeout(10)
+                sock.connect(where.path or (where.host, where.port))
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+                while sock.recv(65536):
+                    pass
+        assert probe(server.address, client_options(environ={}), measure_s=0.01).health == "serving"
+    assert not Bomb.went_off
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_C63_what_only_pickle_could_carry_is_named_and_not_carried(address: str) -> None:
+    """An action that is no value is an error with its type; an info becomes its repr."""
+
+    class Bombs(gymnasium.Env):
+        observation_space = gymnasium.spaces.Discrete(2)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return 0, {"bomb": Bomb()}
+
+        def step(self, action):
+            return 0, 0.0, True, False, {"bomb": Bomb()}
+
+    with EnvServer(Bombs, address) as env, ModelServer(lambda _: Bomb(), address) as model:
+        rollmesh.evaluate("random", env.address, episodes=1)
+        with pytest.raises(rollmesh.ModelFailed, match="Bomb"):
+            rollmesh.evaluate(model.address, env.address, episodes=1)
+    assert not Bomb.went_off

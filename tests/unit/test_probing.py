@@ -54,11 +54,11 @@ def calls() -> list[str]:
 
 
 def look(address: str, **more):
-    given = {key: more.pop(key) for key in ("token",) if key in more}
+    given = {key: more.pop(key) for key in ("token", "transport") if key in more}
     return probe(address, client_options(environ={}, **given), **{"measure_s": 0.02, **more})
 
 
-ADDRESSES = ["rollmesh+unix://", "rollmesh+tcp://127.0.0.1:0", "mem://probed"]
+ADDRESSES = ["rollmesh+unix://", "rollmesh+tcp://127.0.0.1:0", "mem://probed", "127.0.0.1:0"]
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
@@ -89,6 +89,16 @@ def test_the_path_says_what_is_used_and_why() -> None:
     assert local.why == tcp.why == "it is the address that was given"
     assert tcp.path == "native frames over TCP"
     assert tcp.taken == tcp.address
+
+
+def test_a_grpc_address_leads_to_the_native_one() -> None:
+    with EnvServer("CartPole-v1", ["127.0.0.1:0", "rollmesh+unix://"]) as server:
+        address, native = server.addresses
+        report = look(address)
+        forced = look(address, transport="grpc")
+    assert (report.address, report.taken) == (address, native)
+    assert "socket file" in report.why
+    assert (forced.taken, forced.path, forced.why) == (address, "gRPC", "gRPC was asked for")
 
 
 def test_an_env_is_stepped_only_where_that_is_asked_for(calls: list[str]) -> None:
@@ -197,6 +207,13 @@ def test_somebody_else_there_is_told_with_what_to_look_at(answer: bytes) -> None
         thread.join(10)
     assert report.health == "refused"
     assert "is it a rollmesh server, does it want TLS, and is the scheme right" in report.detail
+
+
+def test_a_native_address_that_is_dialled_as_grpc_is_told_with_the_right_scheme() -> None:
+    with EnvServer("CartPole-v1", "rollmesh+tcp://127.0.0.1:0") as server:
+        report = look(server.address.removeprefix("rollmesh+"))
+    assert report.health == "unreachable"
+    assert report.detail.endswith(f"does not speak gRPC; try {server.address}")
 
 
 def test_what_is_no_address_or_would_tell_a_secret_is_refused() -> None:

@@ -17,6 +17,10 @@ import numpy as np
 import pytest
 import trustme
 
+from rollmesh.endpoint.client_options import client_options
+from rollmesh.endpoint.env_server import EnvServer
+from rollmesh.endpoint.probing import probe
+from rollmesh.endpoint.server_options import ServerOptions
 from rollmesh.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -548,6 +552,24 @@ def test_tls_options_come_from_the_environment_too():
     }
     expected = TlsClient(ca="ca", certificate="c", key="k", server_name="n")
     assert client_tls(environ=variables) == expected
+
+
+def test_a_server_takes_token_and_tls_of_the_environment_where_none_are_given(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("ROLLMESH_")]:
+        monkeypatch.delenv(name)
+    bare = ServerOptions()
+    assert bare.with_environment() is bare
+    variables = {"ROLLMESH_TOKEN": SECRET, "ROLLMESH_TLS_CERT": "c", "ROLLMESH_TLS_KEY": "k"}
+    found = bare.with_environment(variables)
+    assert (found.secret, found.tls) == (TOKEN, SERVER_TLS)
+    given = ServerOptions(token=OTHER, tls=TlsServer(certificate="a", key="b"))
+    assert given.with_environment(variables) is given
+    with pytest.raises(InvalidSpec, match="empty token"):
+        bare.with_environment({"ROLLMESH_TOKEN": ""})
+    monkeypatch.setenv("ROLLMESH_TOKEN", SECRET)
+    with EnvServer("CartPole-v1", "mem://with-a-token") as server:
+        assert probe(server.address, client_options(environ={})).health == "refused"
+        assert probe(server.address, measure_s=0.01).health == "serving"
 
 
 def test_without_tls_nothing_is_wrapped():

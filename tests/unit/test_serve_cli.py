@@ -189,6 +189,14 @@ def test_a_model_is_served_without_spaces(folder: Path) -> None:
     assert [e.total_reward for e in result.episodes] == [e.total_reward for e in here.episodes]
 
 
+def test_isolate_process_serves_an_env_of_another_process(folder: Path) -> None:
+    with serving(folder, "env", "served:Env", "--isolate", "process") as served:
+        report = probe(served.addresses[0], client_options(environ={}), measure_s=0.02, steps=7)
+        assert report.steps is not None
+        assert report.steps.count == 7
+        assert served.end()[0] == exit_codes.OK
+
+
 def test_it_ends_when_idle_for_long_enough(folder: Path) -> None:
     with serving(folder, "env", "served:Env", "--exit-when-idle", "0.2") as served:
         assert served.process.wait(LIMIT_S) == exit_codes.OK
@@ -199,6 +207,54 @@ def test_verbose_shows_who_comes_and_goes(folder: Path) -> None:
         play(served.addresses[0])
         _, _, err = served.end()
     assert "session_begun" in err
+
+
+# --------------------------------------------------------------------------------- addresses
+
+
+def test_C60_a_port_alone_is_loopback_and_comes_with_a_private_socket(folder: Path) -> None:
+    with serving(folder, "env", "served:Env", "-a", "0") as served:
+        address, native = served.addresses
+        assert address.startswith("tcp://127.0.0.1:")
+        assert native.startswith("rollmesh+unix:///")
+        assert play(address).taken == native
+        assert play(address, transport="grpc").path == "gRPC"
+        local = address.replace("127.0.0.1", "localhost")
+        assert play(local).health == "serving"
+
+
+def test_the_private_socket_can_be_left_out(folder: Path) -> None:
+    with serving(folder, "env", "served:Env", "-a", "localhost:0", "--no-native") as served:
+        (address,) = served.addresses
+        assert play(address).taken == address
+
+
+def test_C60_an_ipv6_address_is_bound_and_found_as_localhost(folder: Path) -> None:
+    with contextlib.closing(socket.socket(socket.AF_INET6)) as trial:
+        try:
+            trial.bind(("::1", 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+    with serving(folder, "env", "served:Env", "-a", "rollmesh+tcp://[::1]:0") as served:
+        (address,) = served.addresses
+        assert address.startswith("rollmesh+tcp://[::1]:")
+        begun = time.monotonic()
+        assert play(address.replace("[::1]", "localhost")).health == "serving"
+        assert time.monotonic() - begun < 2.0
+
+
+PROXIES = ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "grpc_proxy")
+
+
+def test_C62_proxies_are_not_followed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = dict.fromkeys(PROXIES, "http://127.0.0.1:9")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    arguments = ("-a", "127.0.0.1:0", "-a", "rollmesh+tcp://127.0.0.1:0")
+    with serving(folder, "env", "served:Env", *arguments, environ=environ) as served:
+        for address in served.addresses:
+            assert play(address).health == "serving"
+        assert play(served.addresses[0], transport="grpc").path == "gRPC"
 
 
 # ---------------------------------------------------------------------------------- security
@@ -227,7 +283,28 @@ def test_a_token_from_the_environment_is_asked_for(folder: Path) -> None:
         assert play(served.addresses[0]).health == "refused"
 
 
-def test_tls_and_token_open_an_address_to_the_network(folder: Path) -> None:
+@pytest.mark.parametrize("scheme", ["rollmesh+tcp", "tcp"])
+def test_a_client_certificate_is_asked_for(folder: Path, scheme: str) -> None:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(folder / "ca.pem")
+    for name, issued in (("server", ca.issue_cert("127.0.0.1")), ("client", ca.issue_cert("c"))):
+        issued.private_key_pem.write_to_path(folder / f"{name}.key")
+        chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+        (folder / f"{name}.pem").write_bytes(chain)
+    files = ("--tls-cert", "server.pem", "--tls-key", "server.key", "--tls-client-ca", "ca.pem")
+    address = ("-a", f"{scheme}://127.0.0.1:0", "--no-native")
+    with serving(folder, "env", "served:Env", *address, *files) as served:
+        without = TlsClient(ca=folder / "ca.pem")
+        complete = TlsClient(
+            ca=folder / "ca.pem", certificate=folder / "client.pem", key=folder / "client.key"
+        )
+        assert play(served.addresses[0], tls=without).health in {"refused", "unreachable"}
+        assert play(served.addresses[0], tls=complete).health == "serving"
+        assert "mutual TLS" in served.end()[2]
+
+
+@pytest.mark.parametrize("scheme", ["rollmesh+tcp", "tcp"])
+def test_tls_and_token_open_an_address_to_the_network(folder: Path, scheme: str) -> None:
     ca = trustme.CA()
     certificate = ca.issue_cert("127.0.0.1", "localhost")
     ca.cert_pem.write_to_path(folder / "ca.pem")
@@ -235,14 +312,16 @@ def test_tls_and_token_open_an_address_to_the_network(folder: Path) -> None:
     with (folder / "server.pem").open("wb") as stream:
         stream.writelines(blob.bytes() for blob in certificate.cert_chain_pems)
     arguments = ("--tls-cert", "server.pem", "--tls-key", "server.key")
-    address = ("-a", "rollmesh+tcp://0.0.0.0:0")
+    address = ("-a", f"{scheme}://0.0.0.0:0", "--no-native")
     environ = {"ROLLMESH_TOKEN": SECRET}
     with serving(folder, "env", "served:Env", *address, *arguments, environ=environ) as served:
         where = served.addresses[0].replace("0.0.0.0", "127.0.0.1")
         report = play(where, token=SECRET, tls=TlsClient(ca=folder / "ca.pem"))
         assert report.health == "serving"
-        assert "TLSv1.3" in report.path
-        assert play(where, token=SECRET).health == "refused"
+        assert "TLSv1.3" in report.path or report.path == "gRPC"
+        assert play(where, token=SECRET).health in {"refused", "unreachable"}
+        wrong = play(where, token="f" * 32, tls=TlsClient(ca=folder / "ca.pem"))
+        assert wrong.detail.startswith("unauthenticated")
         _, _, err = served.end()
     assert "(other machines too, TLS, token)" in err
     assert "insecure_plaintext" not in err
@@ -275,6 +354,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
         (["-a", "nonsense"], "wants host:port"),
         (["-a", "https://host:1"], "https:// is not spoken"),
         (["-a", "rollmesh+tcp://0.0.0.0:0"], "TLS and a token is missing"),
+        (["-a", "0.0.0.0:0"], "TLS and a token is missing"),
         (["--token-file", "nowhere"], "token_file: cannot read nowhere"),
         (["--tls-cert", "nowhere"], "tls_key: is missing"),
         (["--max-sessions", "0"], "max_sessions: wants a whole number from 1"),

@@ -11,9 +11,9 @@ from rollmesh.endpoint.targets import (
     Address,
     GymnasiumId,
     ImportTarget,
+    is_address,
     load_attribute,
     parse_target,
-    refuse_address,
 )
 from rollmesh.errors import InvalidSpec
 
@@ -62,10 +62,19 @@ def test_an_empty_target_is_refused(text):
         parse_target(text, field="env")
 
 
-def test_addresses_wait_for_serving():
-    error = refuse_address(Address(text="host:1"), field="env")
-    assert "remote endpoints come with serving" in str(error)
-    assert error.field == "env"
+@pytest.mark.parametrize(
+    ("target", "is_one"),
+    [
+        ("host:1", True),
+        (" rollmesh+unix:///run/x.sock ", True),
+        ("CartPole-v1", False),
+        ("module:callable", False),
+        (5000, False),
+        (None, False),
+    ],
+)
+def test_what_names_a_served_endpoint(target, is_one):
+    assert is_address(target) is is_one
 
 
 @pytest.fixture

@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from rollmesh.cli import exit_codes
-from rollmesh.cli.eval_command import (
-    Whole,
-    absolute_file,
-    fix_working_directory,
-    json_object,
-    log_to,
-)
+from rollmesh.cli.eval_command import absolute_file, fix_working_directory, json_object, log_to
+from rollmesh.cli.flags import Whole
 from rollmesh.cli.output import own_output
 from rollmesh.errors import InvalidSpec, RollmeshError
 from rollmesh.limits import Limits

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from rollmesh.api import evaluate
 from rollmesh.cli import exit_codes
+from rollmesh.cli.flags import ConnectFlags, Policy, Whole, whole_number
 from rollmesh.cli.interrupts import watch
 from rollmesh.cli.live import View, display
 from rollmesh.cli.output import Output, own_output
@@ -22,25 +23,9 @@ from rollmesh.results.result import EvalResult
 from rollmesh.runtime.cancel import CancelToken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from cyclopts import Token
+    from collections.abc import Iterator
 
     from rollmesh.cli.interrupts import Interrupts
-
-Policy = Literal["warn", "strict", "off"]
-
-
-def whole_number(_type: Any, tokens: Sequence[Token]) -> int:
-    """Return the int that an option carries: 1.5 is refused, and not made 2 of in silence."""
-    try:
-        return int(tokens[0].value)
-    except ValueError:
-        msg = f"wants a whole number, got {tokens[0].value!r}"
-        raise ValueError(msg) from None
-
-
-Whole = Annotated[int, Parameter(converter=whole_number)]
 
 
 def eval_command(
@@ -61,6 +46,7 @@ def eval_command(
     model_kwargs: str | None = None,
     limits: str | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
+    flags: Annotated[ConnectFlags | None, Parameter(name="*")] = None,
 ) -> int:
     """Evaluate a model in an env.
 
@@ -73,10 +59,11 @@ def eval_command(
     Parameters
     ----------
     env
-        A Gymnasium id (CartPole-v1, module:Name-v0) or module:callable.
+        A Gymnasium id (CartPole-v1, module:Name-v0), module:callable, or the address of a served
+        one.
     model
-        module:callable, module:Class, a Stable-Baselines3 .zip, or random; a torch module is named
-        as module:attribute or built by a module:Class.
+        module:callable, module:Class, a Stable-Baselines3 .zip, random, or the address of a served
+        one; a torch module is named as module:attribute or built by a module:Class.
     episodes
         How many episodes.
     seed
@@ -104,8 +91,9 @@ def eval_command(
     json
         Print the result as JSON.
     """
-    with own_output() as output:
+    with own_output() as output, contextlib.ExitStack() as stack:
         try:
+            stack.enter_context((flags or ConnectFlags()).in_environment())
             arguments: dict[str, Any] = {
                 "episodes": episodes,
                 "base_seed": seed,

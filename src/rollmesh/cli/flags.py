@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from rollmesh.cli.eval_command import Policy, Whole
-from rollmesh.endpoint.client_options import ClientOptions, client_options
+from rollmesh.endpoint.client_options import (
+    PLAINTEXT_VARIABLE,
+    TRANSPORT_VARIABLE,
+    ClientOptions,
+    client_options,
+)
 from rollmesh.endpoint.server_options import ServerOptions
-from rollmesh.transport.security import client_tls, load_token, server_tls
+from rollmesh.transport.address import parse_address
+from rollmesh.transport.security import (
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    client_tls,
+    load_token,
+    server_tls,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cyclopts import Token
+
+Policy = Literal["warn", "strict", "off"]
+
+
+def whole_number(_type: Any, tokens: Sequence[Token]) -> int:
+    """Return the int that an option carries: 1.5 is refused, and not made 2 of in silence."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        msg = f"wants a whole number, got {tokens[0].value!r}"
+        raise ValueError(msg) from None
+
+
+Whole = Annotated[int, Parameter(converter=whole_number)]
+
+PRIVATE = "rollmesh+unix://"
+"""Listens at a socket file of this user in a private folder."""
 
 
 def _flag(text: str) -> Parameter:
@@ -31,8 +67,18 @@ class ServeFlags:
                 "rollmesh+unix:///path (our own frames). May be given several times; a private "
                 "unix socket if left out."
             ),
+            show_default=False,
         ),
     ] = ()
+    native: Annotated[
+        bool,
+        Parameter(
+            help=(
+                "Beside gRPC addresses, also listen at a private unix socket of our own frames, to "
+                "which rollmesh clients of this user change by themselves."
+            )
+        ),
+    ] = True
     max_sessions: Annotated[Whole | None, _flag("How many clients at a time.")] = None
     queue_size: Annotated[Whole | None, _flag("How many more may wait for a place.")] = None
     idle_timeout: Annotated[
@@ -75,6 +121,17 @@ class ServeFlags:
     ] = None
     verbose: Annotated[bool, _flag("Show who comes and goes.")] = False
     json: Annotated[bool, _flag("Print one line of JSON once we serve.")] = False
+
+    def addresses(self) -> list[str]:
+        """Return where to listen.
+
+        Raises:
+            InvalidSpec: One of them is no address.
+        """
+        asked = [parse_address(text, "bind") for text in self.address]
+        protocols = {address.protocol for address in asked}
+        private = [PRIVATE] if not asked or (self.native and protocols == {"grpc"}) else []
+        return [*self.address, *private]
 
     def options(self, **more: Any) -> ServerOptions:
         """Return the options of the server.
@@ -151,3 +208,40 @@ class ConnectFlags:
             transport=self.transport,
             insecure_plaintext=self.insecure_plaintext or None,
         )
+
+    @contextlib.contextmanager
+    def in_environment(self) -> Iterator[None]:
+        """Have whatever connects meanwhile, child processes too, find these options.
+
+        Raises:
+            InvalidSpec: One of them is wrong, or a file cannot be used.
+        """
+        files = {
+            TOKEN_FILE_VARIABLE: self.token_file,
+            "ROLLMESH_TLS_CA": self.tls_ca,
+            "ROLLMESH_TLS_CLIENT_CERT": self.tls_client_cert,
+            "ROLLMESH_TLS_CLIENT_KEY": self.tls_client_key,
+        }
+        given = {
+            # an env may change the working directory
+            **{name: path and str(Path(path).absolute()) for name, path in files.items()},
+            "ROLLMESH_TLS": "1" if self.tls else None,
+            "ROLLMESH_TLS_SERVER_NAME": self.tls_server_name,
+            TRANSPORT_VARIABLE: self.transport,
+            PLAINTEXT_VARIABLE: "1" if self.insecure_plaintext else None,
+        }
+        values = {name: value for name, value in given.items() if value is not None}
+        if values:
+            self.options()
+        before = dict(os.environ)
+        if self.token_file is not None:
+            os.environ.pop(TOKEN_VARIABLE, None)  # what is given counts before the environment
+        os.environ.update(values)
+        try:
+            yield
+        finally:
+            for name in {*values, TOKEN_VARIABLE}:
+                if name in before:
+                    os.environ[name] = before[name]
+                else:
+                    os.environ.pop(name, None)

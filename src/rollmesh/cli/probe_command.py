@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from rollmesh.cli import exit_codes
 from rollmesh.cli.contract_tree import contract_lines, contract_values
-from rollmesh.cli.eval_command import Whole, log_to
-from rollmesh.cli.flags import ConnectFlags
+from rollmesh.cli.eval_command import log_to
+from rollmesh.cli.flags import ConnectFlags, Whole
 from rollmesh.cli.output import own_output
 from rollmesh.errors import InvalidSpec, RollmeshError
 from rollmesh.transport.shared_memory import THRESHOLD_BYTES

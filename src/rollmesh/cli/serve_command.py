@@ -12,13 +12,8 @@ from cyclopts import Parameter
 
 from rollmesh.cli import exit_codes
 from rollmesh.cli.contract_tree import contract_lines, contract_values
-from rollmesh.cli.eval_command import (
-    Whole,
-    absolute_file,
-    fix_working_directory,
-    json_object,
-)
-from rollmesh.cli.flags import ServeFlags
+from rollmesh.cli.eval_command import absolute_file, fix_working_directory, json_object
+from rollmesh.cli.flags import ServeFlags, Whole
 from rollmesh.cli.output import Output, own_output
 from rollmesh.endpoint.lifecycle import Readiness
 from rollmesh.errors import EndpointFault, InvalidSpec, RollmeshError
@@ -29,8 +24,6 @@ if TYPE_CHECKING:
 
     from rollmesh.endpoint.server_options import ServerOptions
     from rollmesh.endpoint.serving import Server
-
-_DEFAULT_ADDRESS = "rollmesh+unix://"
 
 
 def serve_env_command(
@@ -126,7 +119,7 @@ def _serve(target: str, flags: ServeFlags, make: Callable[[list[str]], Server]) 
     with own_output() as output, _log_to(output, verbose=flags.verbose):
         fix_working_directory()
         try:
-            server = make(list(flags.address) or [_DEFAULT_ADDRESS])
+            server = make(flags.addresses())
             announcer = _Announcer(server, target, output, as_json=flags.json)
             server.readiness = announcer
             server.serve()

@@ -165,7 +165,7 @@ class Door:
                 options=self.options.connection,
                 token=self.options.token,
                 tls=self.options.tls,
-                timeout_s=min(_ATTEMPT_S, _left(expiry, _ATTEMPT_S)),
+                timeout_s=_left(expiry, _ATTEMPT_S) or _ATTEMPT_S,
             ).connection
         except ConnectFailed as error:
             if _is_about_tls(error):

@@ -48,6 +48,7 @@ FAREWELL_S = 0.05
 LOST_CODES = frozenset({"session_lost", "unknown_session", "no_session"})
 """Errors by which a server says that it does not know the session any more."""
 
+_BEGINNINGS = frozenset({Kind.RESET, Kind.RESOLVE, Kind.CONFIGURE})
 _ERROR, _PING, _PONG = Kind.ERROR, Kind.PING, Kind.PONG
 _now = time.monotonic
 
@@ -275,15 +276,13 @@ class ClientSession:
             except (ConnectionLost, TransportTimeout, WireError) as other:
                 error = other
 
-    def _resume(
-        self, request: Message, expiry: float | None, error: _Failure | None
-    ) -> Connection:
+    def _resume(self, request: Message, expiry: float | None, error: _Failure | None) -> Connection:
         """Return a new connection of the same session, or of a new one where that is as good."""
         reason = "" if error is None else f" ({error})"
         _logger.warning("resuming address=%s error=%s", self.door.address, error)
         begun = _now()
         opened = self._dial_again(expiry, reason)
-        if not (opened.welcome.is_resumed or _begins_anew(request)):
+        if not (opened.welcome.is_resumed or begins_anew(request)):
             self._fresh = opened
             raise self._lose(
                 "the server has no such session any more: it was started again, or the connection "
@@ -373,9 +372,9 @@ class ClientSession:
 _INTERRUPTED_CLOSE_S = 1.0
 
 
-def _begins_anew(request: Message) -> bool:
+def begins_anew(request: Message) -> bool:
     """Tell whether a request means the same in a new session: it needs nothing from before."""
-    return request.kind is Kind.RESET and not request.body.env_indices
+    return request.kind in _BEGINNINGS
 
 
 def _left(expiry: float) -> float:

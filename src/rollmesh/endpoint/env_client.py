@@ -207,14 +207,16 @@ class OneOfLanes:
         try:
             return self._port.reset(_of_all(request))
         except EndpointFault as fault:
-            raise self._here(fault)
+            fault.env_index = self._env_index
+            raise
 
     def step(self, request: StepRequest) -> StepReply:
         """Step it; see `RemoteEnvPort`."""
         try:
             reply = self._port.step(_of_all(request))
         except EndpointFault as fault:
-            raise self._here(fault)
+            fault.env_index = self._env_index
+            raise
         if reply.completions:
             lane = self._env_index
             reply.completions = tuple(
@@ -225,10 +227,6 @@ class OneOfLanes:
     def close(self, timeout_s: float | None) -> None:
         """Close it; see `RemoteEnvPort`."""
         self._port.close(timeout_s)
-
-    def _here(self, fault: EndpointFault) -> EndpointFault:
-        fault.env_index = self._env_index
-        return fault
 
 
 def _of_all(request: Any) -> Any:

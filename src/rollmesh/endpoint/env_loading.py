@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rollmesh.endpoint.client_options import ClientOptions, client_options
 from rollmesh.endpoint.contracts import is_env, is_vector_env
 from rollmesh.endpoint.dm_env import adapt_dm_env, is_dm_env
 from rollmesh.endpoint.env_client import HasEnvPort, OneOfLanes, RemoteEnvPort, connect_env
@@ -26,6 +27,7 @@ from rollmesh.errors import InvalidSpec
 from rollmesh.limits import Limits
 from rollmesh.ports import EnvPort
 from rollmesh.spaces.conformance import POLICIES, Checker, Policy
+from rollmesh.transport.connection import ConnectionOptions
 
 
 def open_env(
@@ -142,7 +144,7 @@ class _Opener:
         return LaneEnvs.build(hosts, self._limits.env_connect_s)
 
     def _open_address(self, address: str, source: EnvSource, num_envs: int | None) -> EnvPort:
-        port = connect_env(address, limits=self._limits)
+        port = connect_env(address, _driven(), limits=self._limits)
         width = port.contract.num_envs
         if num_envs in (None, width):
             if isinstance(port, RemoteEnvPort):
@@ -161,7 +163,7 @@ class _Opener:
         return LaneEnvs.build([lane_0, *others], self._limits.env_connect_s)
 
     def _connect_lane(self, address: str, lane: int) -> EnvPort:
-        port = connect_env(address, limits=self._limits)
+        port = connect_env(address, _driven(), limits=self._limits)
         if port.contract.num_envs != 1:
             port.close(self._limits.close_s)
             raise _vector_in_lanes(lane)
@@ -217,6 +219,15 @@ class _Opener:
         if in_lanes:
             raise _vector_in_lanes(lane)
         return VectorEnvPort(env, checker=self._checker, reporter=self._reporter)
+
+
+def _driven() -> ClientOptions:
+    """Return how to connect to an env that is driven here.
+
+    Its observations stay where the server put them until nobody holds them: what a policy is given
+    is a copy anyway, which it may write into.
+    """
+    return client_options(connection=ConnectionOptions(lent=True))
 
 
 def _check_width(width: int, num_envs: int | None, name: str) -> None:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rollmesh.endpoint.error_bodies import Refused, error
+from rollmesh.endpoint.error_bodies import PROCESS_DIED, Refused, error
 from rollmesh.endpoint.sessions import (
     MOST_UNDER_WAY,
     NEVER_NS,
@@ -100,6 +100,7 @@ class EnvSession(Session):
         self._submits = callable(getattr(port, "submit", None))
         self._port = port
         self._step = None if self._submits else port.step
+        self.cache.keeps_one = not self._submits
 
     # ---------------------------------------------------------------------------- requests
 
@@ -271,7 +272,8 @@ class EnvSession(Session):
         self, request_id: int, exc: BaseException, where: str, lanes: tuple[int, ...]
     ) -> bool:
         is_user = not isinstance(exc, (Refused, InvalidValue))
-        if is_user and not (isinstance(exc, EndpointFault) and exc.is_recoverable):
+        goes_on = isinstance(exc, EndpointFault) and exc.is_recoverable
+        if is_user and (not goes_on or getattr(exc, "error_class", "") == PROCESS_DIED):
             self._unreset.update(self._lanes(lanes))
         return self.fail(request_id, exc, where)
 

@@ -83,6 +83,9 @@ class EnvSupply:
         elif other := contract_difference(self._contract, port.contract):
             self.close(port, None)
             raise InvalidSpec("env", f"built anew it differs from before: {other}")
+        lend = getattr(port, "lend_observations", None)
+        if lend is not None and not self._is_port:
+            lend()  # a reply is sent, and forgotten, before the env is called again
         return port
 
     def close(self, port: EnvPort, timeout_s: float | None) -> None:

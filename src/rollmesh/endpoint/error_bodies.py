@@ -15,6 +15,9 @@ from rollmesh.wire.messages import ErrorBody, Kind, Message
 
 _logger = logging.getLogger(__name__)
 
+PROCESS_DIED = "EnvProcessDied"
+"""Error class where the process of an isolated env is gone: the next reset starts another."""
+
 
 class Refused(Exception):  # noqa: N818 - never leaves a server
     """A request that is not carried out; nothing happened.
@@ -53,7 +56,7 @@ def error_body(exc: BaseException, *, where: str, is_trusted: bool) -> ErrorBody
     code = "internal"
     if isinstance(exc, PortTimeout):
         code = "timeout"
-    elif fault.error_class == "EnvProcessDied":
+    elif fault.error_class == PROCESS_DIED:
         code = "crashed"
     if is_trusted:
         return _body(code, fault, fault.detail, fault.traceback_text, "")

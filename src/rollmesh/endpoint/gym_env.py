@@ -66,8 +66,16 @@ class GymEnvPort:
         self._action_bytes = self._actions.row_bytes
         # bound once: the step path is hot
         self._encode = self._observations.encode
+        self._encode_step = self._encode
         self._decode = self._actions.decode
         self._env_step = env.step
+
+    def lend_observations(self) -> None:
+        """Have steps return observations that share memory with the env's own.
+
+        For whoever is done with them before the env is called again: a server, which sends them.
+        """
+        self._encode_step = self._observations.lending.encode
 
     def reset(self, request: ResetRequest) -> ResetReply:
         """Reset the env with the request's seed and options.
@@ -117,7 +125,7 @@ class GymEnvPort:
         if truncated is not False and truncated is not True:
             truncated = read_flag("truncated", truncated, lane)
         try:
-            leaves = self._encode(observation, self._checker)
+            leaves = self._encode_step(observation, self._checker)
         except InvalidValue as exc:
             raise _unfit(exc, lane) from exc
         # an empty dict is the common case and needs no copy

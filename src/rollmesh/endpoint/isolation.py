@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmesh.endpoint.contracts import contract_difference
+from rollmesh.endpoint.error_bodies import PROCESS_DIED
 from rollmesh.endpoint.server_options import ServerOptions
 from rollmesh.errors import (
     ConnectionLost,
@@ -265,7 +266,7 @@ class IsolatedEnv:
             how = f"exited with code {code}"
         return EndpointFault(
             f"the env's process {how} in {where}; the next reset starts another one",
-            error_class="EnvProcessDied",
+            error_class=PROCESS_DIED,
             is_recoverable=True,
         )
 

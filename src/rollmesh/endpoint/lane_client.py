@@ -126,7 +126,7 @@ class RemoteLanesPort:
             if isinstance(result, Message):
                 result = self._reply(kind, request, lanes, result)
                 if kind is Kind.RESET and isinstance(result, ResetReply):
-                    self._reset_in.update(dict.fromkeys(lanes, generation))
+                    self._reset_in.update(dict.fromkeys(lanes, session.generation))
             callback(result)
 
         request_id = session.submit(kind, request, land)

@@ -312,11 +312,10 @@ class SharedModelPort:
         if failure is not None:
             self._resolution(context, 0, failure)
             return
-        generation = self._session.generation
         self._session.submit(
             Kind.RESOLVE,
             self._told.resolve(context),
-            lambda r: self._resolution(context, generation, r),
+            lambda r: self._resolution(context, self._session.generation, r),
         )
 
     def _resolution(self, context: AdapterContext, generation: int, result: Any) -> None:

@@ -122,15 +122,23 @@ class SharedPolicy:
             self._build = _builder(_resolved(model), model_kwargs)
         if isinstance(self._build, _Instance):
             self._policy = self._build.model
+            self._check()
 
     def build(self) -> None:
         """Build the policy, if that is not done yet.
 
         Raises:
             EndpointFault: Its constructor raised.
+            InvalidSpec: It is no policy.
         """
         if self._policy is None and not isinstance(self._build, _Instance):
             self._policy = self._build()
+            self._check()
+
+    def _check(self) -> None:
+        policy = self._policy
+        if not (self._is_random or is_algorithm(policy) or is_module(policy)):
+            find_corners(policy)
 
     def port(self, observation_space: Space, action_space: Space) -> LocalModel:
         """Return a port over the policy, which is loaded by the first one.

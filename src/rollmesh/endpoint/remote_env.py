@@ -119,7 +119,7 @@ class RemoteEnv(gymnasium.Env[Any, Any], HasEnvPort):
         check_seed("seed", seed)
         if options is not None and not isinstance(options, Mapping):
             raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else int(seed))
         self._episode_ids = ()
         limit_s = self._limits.env_reset_s
         return self._calls.do("reset", self._reset, seed, options, limit_s=limit_s)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from rollmesh.errors import InvalidSpec
 from rollmesh.limits import check_duration
 from rollmesh.spaces.conformance import POLICIES, Policy
 from rollmesh.transport.connection import ConnectionOptions
-from rollmesh.transport.security import TlsServer, Token
+from rollmesh.transport.security import TlsServer, Token, load_token, server_tls
 
 Isolate: TypeAlias = Literal["process"]
 """`process` runs each env in a process of its own."""
@@ -58,8 +58,9 @@ class ServerOptions:
         build_timeout_s: How long building an env in another process may take.
         send_timeout_s: How long a client may take to accept a reply.
         allow_remote_shutdown: Whether clients may end the server.
-        token: The secret that clients must know; None asks for none.
-        tls: TLS of the TCP addresses.
+        token: The secret that clients must know; None is the environment's (`ROLLMESH_TOKEN`,
+            `ROLLMESH_TOKEN_FILE`), and without one there none is asked for.
+        tls: TLS of the TCP addresses; None is the environment's (`ROLLMESH_TLS_CERT`, …).
         insecure_plaintext: Allow addresses that strangers can reach without TLS and token.
         expose_tracebacks: Tell every client the tracebacks of env and model; else only those of
             the same user on this machine.
@@ -106,7 +107,9 @@ class ServerOptions:
     handle_signals: bool = True
     ready_fd: int | None = None
     ready_file: str | os.PathLike[str] | None = None
-    connection: ConnectionOptions = field(default_factory=ConnectionOptions, hash=False)
+    connection: ConnectionOptions = field(
+        default_factory=lambda: ConnectionOptions(lent=True), hash=False
+    )
 
     def __post_init__(self) -> None:
         for name in _DURATIONS:
@@ -132,6 +135,21 @@ class ServerOptions:
         """The token, as `transport.security` knows it."""
         token = self.token
         return Token(token) if isinstance(token, str) else token
+
+    def with_environment(self, environ: Mapping[str, str] | None = None) -> ServerOptions:
+        """Return these options, with token and TLS of the environment where none were given.
+
+        Args:
+            environ: The environment; the process's own if left out.
+
+        Raises:
+            InvalidSpec: The environment's token is empty or too short, or its TLS incomplete.
+        """
+        token = load_token(self.token, environ=environ)
+        tls = self.tls or server_tls(environ=environ)
+        if token is self.token and tls is self.tls:
+            return self
+        return replace(self, token=token, tls=tls)
 
 
 def _check_count(name: str, value: object, least: int, most: int) -> None:

@@ -75,7 +75,7 @@ class Server(ABC):
         address: str | Address | Sequence[str | Address],
         options: ServerOptions | None = None,
     ) -> None:
-        self.options = options or ServerOptions()
+        self.options = (options or ServerOptions()).with_environment()
         given = [address] if isinstance(address, (str, Address)) else list(address)
         if not given:
             raise InvalidSpec("address", "wants at least one")
@@ -96,6 +96,7 @@ class Server(ABC):
         self._lock = threading.RLock()
         self._sessions: dict[str, Session] = {}
         self._begun = False
+        self._is_open = False
         self._draining = False
         self._closing = False
         self._done = threading.Event()
@@ -111,7 +112,9 @@ class Server(ABC):
 
     @property
     def address(self) -> str:
-        """The first address."""
+        """The first address; known once it has started."""
+        if not self._doors:
+            raise RuntimeError("the server has not started")
         return self.addresses[0]
 
     # --------------------------------------------------------------------------- health
@@ -119,7 +122,7 @@ class Server(ABC):
     @property
     def is_serving(self) -> bool:
         """Whether a new client would be served: what a health check should say."""
-        return self._begun and not self._draining and self._is_healthy()
+        return self._is_open and not self._draining and self._is_healthy()
 
     @property
     def sessions(self) -> int:
@@ -178,7 +181,10 @@ class Server(ABC):
             self._draining = True
         self.readiness.stopping()
         _logger.info(
-            "draining service=%s sessions=%d reason=%s", self.service, self.sessions, reason
+            "draining service=%s sessions=%d reason=%s",
+            self.service,
+            self.sessions,
+            _one_line(reason),
         )
         self._refuse_queued()
         expiry = None if limit_s is None else time.monotonic() + limit_s
@@ -280,6 +286,7 @@ class Server(ABC):
         self._watchdog.watch(self)
         for door in self._doors:
             door.open()
+        self._is_open = True
         _logger.info("serving service=%s addresses=%s", self.service, ", ".join(self.addresses))
         self.readiness.ready(self.addresses)
 
@@ -342,7 +349,7 @@ class Server(ABC):
             connection=connection,
             request_id=message.request_id,
             peer=peer,
-            name=f"{connection.address} {name}"[:200],
+            name=_one_line(f"{connection.address} {name}"[:200]),
         )
         refused = self.enter(arrival, hello)
         if refused is not None:
@@ -430,6 +437,11 @@ def _refusal(code: str, message: str, *, is_recoverable: bool = False) -> ErrorB
 def true_capabilities(names: Iterable[str]) -> dict[str, str]:
     """Return capabilities as a WELCOME carries them."""
     return dict.fromkeys(sorted(names), "true")
+
+
+def _one_line(text: str) -> str:
+    """Return a peer's words without what could pass for another line of a log."""
+    return "".join([letter if letter.isprintable() else "?" for letter in text])
 
 
 def _a(service: str) -> str:

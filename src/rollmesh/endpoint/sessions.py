@@ -165,6 +165,7 @@ class Session:
         self.name = arrival.name
         self.arrival = arrival
         self.is_trusted = self._trusts(arrival)
+        self._answers: set[int] = set()
         self._lock = threading.Lock()
         self._connection: Connection | None = arrival.connection
         self._arrivals: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
@@ -181,8 +182,8 @@ class Session:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way."""
-        return not self.flights
+        """Whether no request is under way, nor an answer."""
+        return not (self.flights or self._answers)
 
     # -------------------------------------------------------------------------- requests
 
@@ -197,13 +198,15 @@ class Session:
             TransportError: What `respond` raised.
         """
         request_id = message.request_id
+        # under way first, then the cache: `finish` fills the cache before it takes a flight out
+        flight = self.flights.get(request_id)
+        if flight is not None and message.kind is not Kind.CANCEL:
+            flight.respond = respond
         known = self.cache.get(request_id)
         if known is not None:
             respond(known)
             return
-        flight = self.flights.get(request_id)
         if flight is not None and message.kind is not Kind.CANCEL:
-            flight.respond = respond
             return
         carry_out = self._operations.get(message.kind)
         if carry_out is None or message.is_reply or not request_id:
@@ -240,26 +243,34 @@ class Session:
         Raises:
             TransportError: What its `respond` raised; the reply is kept.
         """
-        flight = self.flights.pop(request_id, None)
-        if flight is None:
-            return False
-        at_ns = self.last_ns = now_ns()
-        if type(body) is ErrorBody:
-            kind = Kind.ERROR
-        else:
-            kind = flight.kind
-            if kind in _TIMED:
-                body.endpoint_total_ns = at_ns - flight.begun_ns
-        reply = Message(kind, request_id, body)
-        self.cache.keep(reply)
-        self.served += 1
-        if flight.is_unwanted:
-            return True
+        answers = self._answers
+        answers.add(request_id)
         try:
-            flight.respond(reply)
-        except (WireError, InvalidValue) as exc:
-            self._cannot_be_sent(reply, flight, exc)
-        return True
+            flight = self.flights.get(request_id)
+            if flight is None:
+                return False
+            at_ns = self.last_ns = now_ns()
+            if type(body) is ErrorBody:
+                kind = Kind.ERROR
+            else:
+                kind = flight.kind
+                if kind in _TIMED:
+                    body.endpoint_total_ns = at_ns - flight.begun_ns
+            reply = Message(kind, request_id, body)
+            # kept first: whoever does not find the flight any more finds the reply
+            self.cache.keep(reply)
+            if self.flights.pop(request_id, None) is None:
+                return False
+            self.served += 1
+            if flight.is_unwanted:
+                return True
+            try:
+                flight.respond(reply)
+            except (WireError, InvalidValue) as exc:
+                self._cannot_be_sent(reply, flight, exc)
+            return True
+        finally:
+            answers.discard(request_id)
 
     def fail(self, request_id: int, exc: BaseException, where: str) -> bool:
         """Answer a request under way with what was raised; see `finish`."""

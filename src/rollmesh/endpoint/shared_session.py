@@ -24,6 +24,7 @@ from rollmesh.endpoint.client_session import (
     Bind,
     ClientSession,
     answer_other,
+    begins_anew,
     deadline_s,
     fault_of,
     say_farewell,
@@ -290,16 +291,19 @@ class SharedSession:
 
     def _resume(self) -> Connection:
         opened = self.door.open(self._session_id, self.door.options.resume_grace_s)
-        if not opened.welcome.is_resumed:
+        with self._lock:
+            requests = [self._pending[request_id][0] for request_id in sorted(self._pending)]
+        if not opened.welcome.is_resumed and not all([begins_anew(one) for one in requests]):
             say_farewell(opened.connection, 0, self._next_id())
             raise EndpointFault(
                 "the server has no such session any more: it was started again, or the connection "
                 "was away for too long"
             )
         self._bind_to(opened)
+        if not opened.welcome.is_resumed:
+            self._adopt(opened)
         with self._lock:
-            again = sorted(self._pending)
-            requests = [self._pending[request_id][0] for request_id in again]
+            requests = [self._pending[request_id][0] for request_id in sorted(self._pending)]
             self._connection = opened.connection
         _logger.warning("resumed address=%s requests=%d", self.door.address, len(requests))
         for request in requests:

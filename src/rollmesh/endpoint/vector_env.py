@@ -44,7 +44,7 @@ from rollmesh.ports import (
     StepReply,
     StepRequest,
 )
-from rollmesh.spaces.codec import Leaves
+from rollmesh.spaces.codec import Codec, Leaves
 from rollmesh.spaces.conformance import Checker
 from rollmesh.spaces.metadata import carry
 
@@ -76,6 +76,7 @@ class VectorEnvPort:
         self._count = self.contract.num_envs
         self._checker = checker
         self._observations = self.contract.observation_space.codec
+        self._step_observations = self._observations
         self._actions = self.contract.action_space.codec
         self._workers = Workers(env)
         self._same_step = self.contract.autoreset_mode is AutoresetMode.SAME_STEP
@@ -88,6 +89,13 @@ class VectorEnvPort:
             if not self._same_step and takes_reset_mask(env, self.contract.autoreset_mode)
             else frozenset()
         )
+
+    def lend_observations(self) -> None:
+        """Have steps return observations that share memory with the env's own.
+
+        For whoever is done with them before the env is called again: a server, which sends them.
+        """
+        self._step_observations = self._observations.lending
 
     # ------------------------------------------------------------------------------- reset
 
@@ -153,7 +161,7 @@ class VectorEnvPort:
         except BaseException as exc:
             raise self._workers.fault_from(exc, "env.reset") from exc
         observation, infos = read_reset(result)
-        return self._encode(observation), self._infos(infos)
+        return self._encode(observation, self._observations), self._infos(infos)
 
     def _cannot_mask(self, *, whole: bool) -> EndpointFault:
         wanted = "lanes with different options" if whole else "some lanes only"
@@ -194,7 +202,7 @@ class VectorEnvPort:
         finals: Mapping[str, Any] = {}
         if self._same_step and isinstance(infos, Mapping):
             finals, infos = _take_finals(infos)
-        leaves = self._encode(observation)
+        leaves = self._encode(observation, self._step_observations)
         row_infos = self._infos(infos)
         completions = self._completions(over, (ends, cuts), row_infos, finals) if over else ()
         return StepReply(
@@ -262,9 +270,9 @@ class VectorEnvPort:
 
     # ------------------------------------------------------------------------------ shared
 
-    def _encode(self, observation: Any) -> Leaves:
+    def _encode(self, observation: Any, codec: Codec) -> Leaves:
         try:
-            return self._observations.encode_stacked(observation, self._count, self._checker)
+            return codec.encode_stacked(observation, self._count, self._checker)
         except InvalidValue as exc:
             raise nonsense(str(exc)) from exc
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,6 +161,14 @@ class Codec:
         )
         self._leaves = tuple(leaves)
         self._branch = branch
+
+    @cached_property
+    def lending(self) -> Codec:
+        """The same, but large leaves share memory with the value that they were made from.
+
+        For whoever is done with the leaves before the value may change.
+        """
+        return Codec(self.space, [leaf.lending() for leaf in self._leaves], self._branch)
 
     def __repr__(self) -> str:
         return f"Codec({self.space!r})"

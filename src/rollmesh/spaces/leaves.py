@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy as duplicate
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -71,6 +72,10 @@ class LeafCodec(ABC):
     """Turns the value of one fundamental space into rows of a leaf and back."""
 
     spec: LeafSpec
+
+    def lending(self) -> LeafCodec:
+        """Return one like this whose large leaves share the memory of the value encoded."""
+        return self
 
     @abstractmethod
     def one(self, value: Any, checker: Checker) -> Leaf:
@@ -134,6 +139,9 @@ class ArrayLeaf(LeafCodec):
         high: Greatest values, broadcastable to the shape.
         is_integer_domain: Values outside the bounds make no sense (MultiDiscrete, MultiBinary), so
             that an action with one is refused.
+
+    Attributes:
+        lends: Whether large leaves share memory with the value encoded.
     """
 
     def __init__(
@@ -152,6 +160,7 @@ class ArrayLeaf(LeafCodec):
         self._one_shape = (1, *spec.shape)
         self._is_large = self.row_bytes >= WORTH_BYTES
         self._recycler = Recycler()
+        self.lends = False
         self._least, self._greatest, self._test_nan = self._tests()
         self._repeats = bool(spec.shape) and self.low.size <= _SHORT_ROW
         self._repeated: tuple[int, Array | None, Array | None] | None = None
@@ -172,6 +181,11 @@ class ArrayLeaf(LeafCodec):
         return low, high, kind == "f" and low is None and high is None
 
     # -------------------------------------------------------------------------- encode
+
+    def lending(self) -> LeafCodec:
+        twin = duplicate(self)
+        twin.lends = True
+        return twin
 
     def one(self, value: Any, checker: Checker) -> Leaf:
         if (
@@ -199,7 +213,7 @@ class ArrayLeaf(LeafCodec):
         """Return a leaf of one row of an array already of the right dtype and shape."""
         if checker.looks and not self._is_inside(value, self._least, self._greatest):
             self._find(value, checker, is_batch=False)
-        return self._read_only_copy(value, 1)
+        return self._read_only(value, 1)
 
     def rows(self, values: Sequence[Any], checker: Checker) -> Leaf:
         dtype, shape = self.dtype, self.shape
@@ -228,7 +242,7 @@ class ArrayLeaf(LeafCodec):
         if checker.looks and not self._is_inside(value, *self._bounds(rows)):
             self._find(value, checker, is_batch=True)
         if rows * self.row_bytes > _JOIN_BELOW:
-            return self._read_only_copy(value, rows)
+            return self._read_only(value, rows)
         return ndarray(shape, self.dtype, value.tobytes())
 
     def _blank(self, rows: int) -> Any:
@@ -238,9 +252,13 @@ class ArrayLeaf(LeafCodec):
             return np.empty(shape, self.dtype)
         return self._recycler.array(shape, self.dtype, size)
 
-    def _read_only_copy(self, array: Any, rows: int) -> Array:
-        leaf = self._blank(rows)
-        leaf[...] = array
+    def _read_only(self, array: Any, rows: int) -> Array:
+        """Return the rows of a large array, copied unless this one lends."""
+        if self.lends and array.flags.c_contiguous:
+            leaf = ndarray((rows, *self.shape), self.dtype, array)
+        else:
+            leaf = self._blank(rows)
+            leaf[...] = array
         leaf.flags.writeable = False
         return leaf
 

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import grpc
 
-from rollmesh.errors import ConnectFailed, ConnectionLost, TransportTimeout, WireError
+from rollmesh.errors import ConnectFailed, ConnectionLost, WireError
 from rollmesh.ports import EnvContract
 from rollmesh.transport.address import Address
 from rollmesh.transport.connection import DEFAULT_OPTIONS, Connection, ConnectionOptions
@@ -93,6 +93,10 @@ class GrpcConnection(Connection):
         """Set while the server's welcome is to come over the stream."""
 
     # ------------------------------------------------------------------------ interface
+
+    @property
+    def path(self) -> str:
+        return "gRPC"
 
     def send(self, message: Message, timeout_s: float | None = None) -> int:
         if self._end_reason is not None:

@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 
 from rollmesh.limits import SIZE_LIMITS
+from rollmesh.ports import EnvContract
 from rollmesh.spaces.codec import Codec
 from rollmesh.spaces.space import Space
-from rollmesh.ports import EnvContract
 from rollmesh.transport.address import Address
 from rollmesh.wire.framing import Framing
 from rollmesh.wire.messages import ErrorBody

@@ -69,8 +69,8 @@ from rollmesh.wire.messages import (
     ShutdownReply,
     Welcome,
 )
-from rollmesh.wire.proto_health import read_health_request, write_health
 from rollmesh.wire.proto_handshake import Service
+from rollmesh.wire.proto_health import read_health_request, write_health
 
 _logger = logging.getLogger(__name__)
 

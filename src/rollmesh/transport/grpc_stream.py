@@ -270,7 +270,7 @@ class DirectStream(JoinStream):
 
     def __init__(self, channel: Any, method: str, metadata: Metadata) -> None:
         super().__init__()
-        from grpc._cython import cygrpc  # noqa: PLC2701 - see the module
+        from grpc._cython import cygrpc
 
         self._send_operation = cygrpc.SendMessageOperation
         self._half_close = cygrpc.SendCloseFromClientOperation(0)

@@ -195,7 +195,8 @@ class NativeConnection(Connection):
                 self._view = memoryview(self._inbox)
             if self._expected:
                 return self._receive_direct(expiry)
-            count = self._first(self._stream.read, self._view, expiry)
+            stream = self._stream
+            count = self._first(stream.read, stream.take, self._view, expiry)
             plan = self._plans.get(bytes(self._view[:PREFIX_BYTES]))
             if plan is not None and count >= plan.stop:
                 # a step like one before, as nearly all messages are
@@ -268,7 +269,8 @@ class NativeConnection(Connection):
         buffer: Any = self._buffer(expected)
         whole = memoryview(buffer)[:expected]
         head, stream = self._head, self._stream
-        count = self._first(stream.read_many, [head, whole, self._view], expiry)
+        buffers = [head, whole, self._view]
+        count = self._first(stream.read_many, stream.take_many, buffers, expiry)
         self._is_amid = True
         if count >= HEADER_BYTES:
             header = read_header(head, 0, self.most_bytes)
@@ -309,22 +311,34 @@ class NativeConnection(Connection):
 
     # ---------------------------------------------------------------------------- bytes
 
-    def _first(self, read: Callable[[Any], int], target: Any, expiry: float | None) -> int:
+    def _first(
+        self,
+        read: Callable[[Any], int],
+        take: Callable[[Any], int],
+        target: Any,
+        expiry: float | None,
+    ) -> int:
         """Read the first bytes of a message: spin where that pays, then wait."""
         begun = _clock_ns()
-        if begun < self.spinner.resume_ns:
-            while True:
-                self._wait(expiry)
-                try:
-                    count = read(target)
-                    break
-                except BlockingIOError:
-                    continue
-        else:
+        if begun >= self.spinner.resume_ns:
             count = self._spin(read, target, begun, expiry)
+        elif expiry is None:
+            count = take(target)
+        else:
+            count = self._wait_first(read, target, expiry)
         if not count:
             raise self._broken("the peer closed the connection")
         return count
+
+    def _wait_first(self, read: Callable[[Any], int], target: Any, expiry: float) -> int:
+        wait, left_s = self._stream.wait, expiry - _clock()
+        while True:
+            if not wait(left_s if left_s > 0 else 0.0):
+                raise _Late
+            try:
+                return read(target)
+            except BlockingIOError:  # said to be there, and is not
+                left_s = expiry - _clock()
 
     def _spin(
         self, read: Callable[[Any], int], target: Any, begun: int, expiry: float | None
@@ -363,6 +377,7 @@ class NativeConnection(Connection):
         return self._recycler.array((size,), _BYTE, size)
 
     def _wait_and_read(self, target: memoryview, expiry: float | None) -> int:
+        """Read more of a message."""
         stream = self._stream
         while True:
             try:

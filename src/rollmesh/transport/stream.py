@@ -1,7 +1,8 @@
 """Streams: the bytes of one socket, with deadlines (layer 5).
 
-A `Stream` never blocks except in `wait`, so that every deadline is exact also when signals come,
-and `shutdown` from another thread ends every wait at once. `SocketStream` is a plain socket;
+A `Stream` never blocks except in `wait` and `take`, so that every deadline is exact also when
+signals come, and `shutdown` from another thread ends every wait at once. `take` has no deadline; it
+is one system call where `wait` and `read` are two. `SocketStream` is a plain socket;
 `WrappedStream` is one without scatter-gather and flags, such as a TLS socket.
 
 It knows no messages.
@@ -47,6 +48,14 @@ class Stream(Protocol):
         """Read what is there into several buffers, one after the other."""
         ...
 
+    def take(self, buffer: Any) -> int:
+        """Read what is there, or what comes first; 0 is the end."""
+        ...
+
+    def take_many(self, buffers: Sequence[Any]) -> int:
+        """Do so into several buffers."""
+        ...
+
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until there is something to read, or the end; False where the time is over."""
         ...
@@ -82,6 +91,12 @@ class SocketStream:
 
     def read_many(self, buffers: Sequence[Any]) -> int:
         return self._recvmsg_into(buffers, 0, _DONT_WAIT)[0]
+
+    def take(self, buffer: Any) -> int:
+        return self._recv_into(buffer)
+
+    def take_many(self, buffers: Sequence[Any]) -> int:
+        return self._recvmsg_into(buffers)[0]
 
     def wait(self, timeout_s: float | None) -> bool:
         return bool(self._readable.poll(None if timeout_s is None else timeout_s * 1000.0))
@@ -140,6 +155,15 @@ class WrappedStream:
 
     def read_many(self, buffers: Sequence[Any]) -> int:
         return self.read(buffers[0])
+
+    def take(self, buffer: Any) -> int:
+        while True:
+            self.wait(None)
+            with contextlib.suppress(BlockingIOError):
+                return self.read(buffer)
+
+    def take_many(self, buffers: Sequence[Any]) -> int:
+        return self.take(buffers[0])
 
     def wait(self, timeout_s: float | None) -> bool:
         with self._lock:

@@ -1,0 +1,302 @@
+"""Batching: what goes together, when it goes, who gets which rows, and who may end what."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import numpy as np
+import pytest
+
+from rollmesh.endpoint.batching import BatchingModel
+from rollmesh.endpoint.own_thread import OwnThread
+from rollmesh.errors import EndpointFault
+from rollmesh.ports import (
+    AdapterContext,
+    EpisodeInfo,
+    PredictReply,
+    PredictRequest,
+    ReleaseAdapterRequest,
+    ResetAdapterRequest,
+)
+from rollmesh.spaces.space import Box
+
+SPACE = Box((1,), np.float32)
+LIMIT_S = 10.0
+
+
+class Doubler:
+    """A model port: each action is twice the observation. Notes its calls; may be held up."""
+
+    def __init__(self, frames=1):
+        self.calls = []
+        self.reset = []
+        self.released = []
+        self.frames = frames
+        self.bad = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Semaphore(0)
+
+    def predict(self, request):
+        ids = [info.episode_id for info in request.episode_info]
+        self.calls.append(ids)
+        self.entered.release()
+        assert self.gate.wait(LIMIT_S)
+        if self.bad in ids:
+            raise ValueError(f"bad row {self.bad}")
+        rows = request.observation[0]
+        assert rows.shape == (len(ids), 1)
+        frames = tuple([[rows * 2 + t] for t in range(self.frames)])
+        return PredictReply(context=request.context, frames=frames)
+
+    def reset_adapter(self, request):
+        self.reset.append(request.episode_ids)
+
+    def release_adapter(self, request):
+        self.released.append(request.context.env_id)
+
+
+def ask(route, *episodes, value=1.0, horizon=None, session="s"):
+    return PredictRequest(
+        context=AdapterContext(session, route, f"{route}-{episodes}"),
+        observation=[np.full((len(episodes), 1), value, np.float32)],
+        episode_info=tuple([EpisodeInfo(episode) for episode in episodes]),
+        execution_horizon=horizon,
+    )
+
+
+@pytest.fixture
+def rig():
+    """Give a function that makes a batching model over a doubler; ends its threads."""
+    made = []
+
+    def make(max_batch=8, max_wait_s=0.02, **given):
+        port = Doubler(**given)
+        model = BatchingModel(
+            port, max_batch, max_wait_s, observation_space=SPACE, action_space=SPACE
+        )
+        made.append(model)
+        return port, model
+
+    yield make
+    for model in made:
+        model.close()
+
+
+def submit(model, *requests):
+    """Submit requests; return a function that waits for all their results, in order."""
+    boxes = [queue.SimpleQueue() for _ in requests]
+    for request, box in zip(requests, boxes, strict=True):
+        model.submit("predict", request, box.put, ())
+    return lambda: [box.get(timeout=LIMIT_S) for box in boxes]
+
+
+def busy(port, model, *episodes):
+    """Hold the model up in a call; return what lets it go and waits for the answer."""
+    port.gate.clear()
+    results = submit(model, ask("holder", *(episodes or ("holder",))))
+    assert port.entered.acquire(timeout=LIMIT_S)
+
+    def go():
+        port.gate.set()
+        return results()
+
+    return go
+
+
+def test_a_lone_client_never_waits(rig):
+    port, model = rig(max_wait_s=60.0)
+    for step in range(3):
+        reply = model.predict(ask("a", "e", value=step))
+        assert reply.frames[0][0].tolist() == [[2 * step]]
+    assert port.calls == [["e"]] * 3
+
+
+def test_the_next_batch_is_collected_while_the_model_is_busy(rig):
+    port, model = rig()
+    go = busy(port, model)
+    results = submit(
+        model,
+        ask("a", "a1", value=1),
+        ask("b", "b1", "b2", value=2),
+        ask("c", "c1", value=3, session="other"),
+    )
+    go()
+    replies = results()
+    assert port.calls[1:] == [["a1", "b1", "b2", "c1"]]
+    assert [reply.frames[0][0].tolist() for reply in replies] == [[[2]], [[4], [4]], [[6]]]
+    assert [reply.context.env_id for reply in replies] == ["a", "b", "c"]
+    assert (model.batches, model.rows) == (2, 5)
+
+
+def test_chunks_are_split_by_row(rig):
+    port, model = rig(frames=3)
+    go = busy(port, model)
+    results = submit(model, ask("a", "a1", value=1), ask("b", "b1", value=5))
+    go()
+    assert [[frame[0].tolist() for frame in reply.frames] for reply in results()] == [
+        [[[2]], [[3]], [[4]]],
+        [[[10]], [[11]], [[12]]],
+    ]
+
+
+def test_a_batch_is_never_larger_than_allowed(rig):
+    port, model = rig(max_batch=2)
+    go = busy(port, model)
+    results = submit(model, *[ask(route, route) for route in "abcde"])
+    go()
+    assert len(results()) == 5
+    assert [len(ids) for ids in port.calls[1:]] == [2, 2, 1]
+
+
+def test_a_request_with_more_rows_than_a_batch_goes_alone(rig):
+    port, model = rig(max_batch=2)
+    go = busy(port, model)
+    results = submit(model, ask("a", "a1"), ask("b", "b1", "b2", "b3"), ask("c", "c1"))
+    go()
+    assert [len(reply.frames[0][0]) for reply in results()] == [1, 3, 1]
+    assert sorted(map(len, port.calls[1:])) == [2, 3]
+
+
+def test_routes_take_turns(rig):
+    port, model = rig(max_batch=3)
+    go = busy(port, model)
+    results = submit(
+        model, *[ask("many", f"m{i}") for i in range(6)], ask("few", "f1"), ask("other", "o1")
+    )
+    go()
+    results()
+    assert port.calls[1] == ["m0", "f1", "o1"]
+
+
+def test_different_horizons_do_not_go_together(rig):
+    port, model = rig()
+    go = busy(port, model)
+    results = submit(
+        model, ask("a", "a1", horizon=2), ask("b", "b1"), ask("c", "c1", horizon=2)
+    )
+    go()
+    results()
+    assert sorted(port.calls[1:]) == [["a1", "c1"], ["b1"]]
+
+
+def test_it_waits_until_every_live_episode_has_asked(rig):
+    port, model = rig(max_wait_s=60.0)
+    go = busy(port, model, "a1", "a2")
+    go()
+    first = submit(model, ask("holder", "a1"))
+    second = submit(model, ask("holder", "a2"))
+    assert len(first() + second()) == 2
+    assert port.calls[1:] == [["a1", "a2"]]
+
+
+def test_it_does_not_wait_longer_than_allowed(rig):
+    port, model = rig(max_wait_s=0.02)
+    model.predict(ask("a", "a1", "a2"))
+    model.predict(ask("a", "a1"))
+    assert port.calls == [["a1", "a2"], ["a1"]]
+
+
+def test_an_episode_that_is_over_is_not_waited_for(rig):
+    port, model = rig(max_wait_s=60.0)
+    model.predict(ask("a", "a1", "a2"))
+    model.reset_adapter(ResetAdapterRequest(AdapterContext("s", "a", "r"), ("a2",)))
+    model.predict(ask("a", "a1"))
+    assert port.reset == [("a2",)]
+    assert port.calls[1:] == [["a1"]]
+
+
+def test_one_bad_request_does_not_spoil_the_others(rig):
+    port, model = rig()
+    go = busy(port, model)
+    port.bad = "b1"
+    results = submit(model, ask("a", "a1"), ask("b", "b1"))
+    go()
+    good, bad = results()
+    assert good.frames[0][0].tolist() == [[2]]
+    assert isinstance(bad, ValueError)
+
+
+def test_no_route_can_use_or_end_the_episode_of_another(rig):
+    port, model = rig()
+    model.predict(ask("a", "a1"))
+    with pytest.raises(EndpointFault, match="another route"):
+        model.predict(ask("b", "a1"))
+    model.reset_adapter(ResetAdapterRequest(AdapterContext("s", "b", "r"), ("a1", "zz")))
+    assert port.reset == []
+    model.release_adapter(ReleaseAdapterRequest(AdapterContext("t", "a", "r"), "", None))
+    assert port.reset == []
+
+
+def test_a_release_ends_the_routes_episodes_and_the_last_one_releases_the_model(rig):
+    port, model = rig()
+    model.predict(ask("a", "a1", "a2"))
+    model.predict(ask("b", "b1"))
+    model.release_adapter(ReleaseAdapterRequest(AdapterContext("s", "a", "r"), "done", None))
+    assert port.reset == [("a1", "a2")]
+    assert port.released == ["a"]
+    model.release_adapter(ReleaseAdapterRequest(AdapterContext("s", "b", "r"), "done", None))
+    assert port.released == ["a", "batch", "b"]
+
+
+def test_what_waits_for_a_route_that_is_released_is_answered(rig):
+    port, model = rig()
+    go = busy(port, model)
+    results = submit(model, ask("a", "a1"))
+    done = queue.SimpleQueue()
+    port_thread = model._thread
+    # the release stands in line before the next batch is taken
+    port_thread.submit(
+        model._release,
+        done.put,
+        ReleaseAdapterRequest(AdapterContext("s", "a", "r"), "gone", None),
+    )
+    go()
+    (result,) = results()
+    assert isinstance(result, (EndpointFault, PredictReply))
+    assert done.get(timeout=LIMIT_S) is None
+
+
+def test_a_shared_thread_that_ends_fails_what_waits():
+    thread = OwnThread("shared")
+    model = BatchingModel(
+        Doubler(), 8, 0.0, observation_space=SPACE, action_space=SPACE, thread=thread
+    )
+    model.predict(ask("a", "a1"))
+    model.close()
+    assert not thread.stopped
+    thread.stop()
+    with pytest.raises(EndpointFault, match="stopped"):
+        model.predict(ask("a", "a1"))
+
+
+def test_an_abandoned_model_takes_no_further_call(rig):
+    port, model = rig()
+    go = busy(port, model)
+    model.abandon(())
+    port.gate.set()
+    with pytest.raises(EndpointFault, match="abandoned"):
+        model.predict(ask("a", "a1"))
+    del go
+
+
+def test_many_threads_get_their_own_rows_and_fewer_calls(rig):
+    port, model = rig(max_wait_s=0.01)
+    wrong = []
+
+    def client(number):
+        for step in range(30):
+            value = number * 1000 + step
+            reply = model.predict(ask(f"r{number}", f"e{number}", value=value))
+            if reply.frames[0][0].tolist() != [[2 * value]]:
+                wrong.append(value)
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert not wrong
+    assert model.rows == 180
+    assert model.batches < 120
