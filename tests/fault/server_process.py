@@ -1,4 +1,4 @@
-"""A server in a process of its own, for the fault tests: `python server_process.py KIND ADDRESS READY`."""
+"""A server in a process of its own: `python server_process.py KIND ADDRESS READY_FILE`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 from rollmesh.endpoint.env_server import EnvServer
 from rollmesh.endpoint.model_server import ModelServer
 from rollmesh.endpoint.server_options import ServerOptions
 from tests.unit.serving_toys import Counter
+
+
+def note_close():
+    """Write down that something was closed."""
+    with Path(os.environ["CLOSED"]).open("a") as stream:
+        stream.write("closed\n")
 
 
 class Env(Counter):
@@ -28,8 +35,7 @@ class Env(Counter):
 
     def close(self):
         super().close()
-        with open(os.environ["CLOSED"], "a") as stream:
-            stream.write("closed\n")
+        note_close()
 
 
 class Steals(Env):
@@ -56,8 +62,7 @@ class Policy:
         return 0
 
     def close(self):
-        with open(os.environ["CLOSED"], "a") as stream:
-            stream.write("closed\n")
+        note_close()
 
 
 KINDS = {"env": Env, "steals": Steals, "hangs": Hangs}

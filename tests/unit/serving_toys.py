@@ -71,9 +71,7 @@ class Client:
         self.connection = dial(address)
         _connections.append(self.connection)
         self.ids = ids or itertools.count(10)
-        hello = Hello(
-            generation=GENERATION, service=service, token=token, session_id=session_id
-        )
+        hello = Hello(generation=GENERATION, service=service, token=token, session_id=session_id)
         self.connection.send(Message(Kind.HELLO, 1, hello))
         self.welcome = None
 

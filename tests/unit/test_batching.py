@@ -173,9 +173,7 @@ def test_routes_take_turns(rig):
 def test_different_horizons_do_not_go_together(rig):
     port, model = rig()
     go = busy(port, model)
-    results = submit(
-        model, ask("a", "a1", horizon=2), ask("b", "b1"), ask("c", "c1", horizon=2)
-    )
+    results = submit(model, ask("a", "a1", horizon=2), ask("b", "b1"), ask("c", "c1", horizon=2))
     go()
     results()
     assert sorted(port.calls[1:]) == [["a1", "c1"], ["b1"]]
@@ -282,7 +280,7 @@ def test_an_abandoned_model_takes_no_further_call(rig):
 
 
 def test_many_threads_get_their_own_rows_and_fewer_calls(rig):
-    port, model = rig(max_wait_s=0.01)
+    _, model = rig(max_wait_s=0.01)
     wrong = []
 
     def client(number):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import import_time, in_process, plot, subjects, table, workloads
+from benchmarks import contest, import_time, plot, subjects, table, workloads
 from benchmarks.harness import Burst, Comparison, Spread, Subject, Timing, compare
 
 
@@ -162,11 +162,11 @@ def test_a_timing_that_gives_no_median_is_refused(wrong):
 def test_a_goal_gives_a_ratio_a_target_and_a_verdict():
     measured = comparison(ours=[1.0] * 5, slow=[14.0] * 5, fast=[0.25] * 5)
     goals = [
-        in_process.Goal(subject="ours", base="slow", least=12.0),
-        in_process.Goal(subject="ours", base="fast", least=0.4),
-        in_process.Goal(subject="ours", base="absent", least=1.0),
+        contest.Goal(subject="ours", base="slow", least=12.0),
+        contest.Goal(subject="ours", base="fast", least=0.4),
+        contest.Goal(subject="ours", base="absent", least=1.0),
     ]
-    first, second = in_process._lines_of("row", "ours", goals, measured)
+    first, second = contest.lines_of("row", "ours", goals, measured)
     assert (first.subject, first.target, first.verdict) == ("ours", ">= 12 x", "met")
     assert (second.subject, second.target, second.verdict) == ("", ">= 0.4 x", "SHORT")
     assert first.ratio.startswith("14 x slow")
@@ -175,9 +175,9 @@ def test_a_goal_gives_a_ratio_a_target_and_a_verdict():
 def test_a_peer_that_is_not_there_is_a_line_that_says_how_to_get_it():
     there = subjects.Entry(name="A", build=lambda: Subject(name="A", run=lambda bouts: bouts))
     absent = subjects.Entry(name="B", build=lambda: pytest.fail("built"), missing="pip install b")
-    goals = [in_process.Goal(subject="A", base="B", least=1.0)]
+    goals = [contest.Goal(subject="A", base="B", least=1.0)]
     timing = Timing(repetitions=1, burst_s=1e-6, warmup_s=0.0)
-    first, second = in_process.contest("row", [there, absent], goals, timing)
+    first, second = contest.contest("row", [there, absent], goals, timing)
     assert (first.subject, first.ratio, first.verdict) == ("A", "", "")
     assert second.figure == "not installed: pip install b"
 
@@ -193,7 +193,7 @@ def test_a_subject_that_cannot_be_built_closes_those_built_before():
         subjects.Entry(name="B", build=broken),
     ]
     with pytest.raises(RuntimeError, match="no env"):
-        in_process.contest("row", entries, [], TIMING)
+        contest.contest("row", entries, [], TIMING)
     assert fake.closed == 1
 
 

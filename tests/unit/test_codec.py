@@ -60,6 +60,23 @@ def test_c22_a_value_is_never_shared_with_the_env(shape):
     assert frozen.min() == 255.0
 
 
+def test_a_lending_codec_shares_large_arrays_read_only_and_copies_the_rest():
+    space = Dict({"large": Box((300, 300), F4, -1, 1), "small": Box((3,), F4, -1, 1)})
+    value = {"large": np.zeros((300, 300), F4), "small": np.zeros(3, F4)}
+    leaves = space.codec.lending.encode(value)
+    assert [leaf.flags.writeable for leaf in leaves] == [False, False]
+    assert np.shares_memory(leaves[0], value["large"])
+    assert not np.shares_memory(leaves[1], value["small"])
+    assert value["large"].flags.writeable
+    batch = space.codec.lending.encode_stacked(
+        {"large": np.ones((2, 300, 300), F4), "small": np.ones((2, 3), F4)}, 2
+    )
+    space.codec.verify(batch, 2)
+    turned = value["large"].T[::-1]
+    assert not np.shares_memory(space.codec.lending.encode({**value, "large": turned})[0], turned)
+    assert not np.shares_memory(space.codec.encode(value)[0], value["large"])
+
+
 def test_c27_unusual_dtypes_keep_every_bit():
     values = {
         "f16": np.array([0.1, -65504, 6e-8], np.float16),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 
@@ -585,9 +586,10 @@ def test_lanes_under_way_are_answered_after_a_drop():
 def test_a_client_that_finds_no_place_is_told_its_position():
     with serving(Counter()) as server:
         first = entered(server)
-        second, third = Client(server.address), Client(server.address)
+        second = Client(server.address)
         assert second.connection.receive(LIMIT_S).body.position == 1
-        wait_for(lambda: len(server._queue) == 2)
+        third = Client(server.address)
+        assert third.connection.receive(LIMIT_S).body.position == 2
         first.leave()
         assert second.enter().position == 0
         assert isinstance(second.reset(), ResetReply)
@@ -598,11 +600,10 @@ def test_a_client_that_finds_no_place_is_told_its_position():
 
 def test_with_a_full_queue_a_client_is_told_busy_and_until_when():
     with serving(Counter(), queue_size=0) as server, entered(server):
-        with Client(server.address) as other:
-            body = other.enter()
-            assert body.code == "busy"
-            assert body.is_recoverable
-            assert "300.0 s" in body.message
+        body = Client(server.address).enter()
+        assert body.code == "busy"
+        assert body.is_recoverable
+        assert "300.0 s" in body.message
 
 
 def test_a_queued_client_that_leaves_holds_up_nobody():
@@ -712,9 +713,9 @@ def test_remote_shutdown_is_refused_unless_allowed():
         assert not reply.is_accepted
         assert "disabled" in reply.detail
     with serving(allow_remote_shutdown=True, drain_timeout_s=0.0) as server:
-        with entered(server) as client:
-            assert client.call(Kind.SHUTDOWN, Shutdown(reason="done")).is_accepted
-            assert server.wait(LIMIT_S)
+        client = entered(server)
+        assert client.call(Kind.SHUTDOWN, Shutdown(reason="done")).is_accepted
+        assert server.wait(LIMIT_S)
 
 
 @pytest.mark.parametrize(
@@ -744,3 +745,19 @@ def test_options_keep_the_token_secret():
     assert isinstance(options.token, Token)
     assert SECRET not in repr(options)
     assert ServerOptions(idle_timeout_s=float("inf")).idle_timeout_s is None
+
+
+def test_c50_an_env_that_changes_the_folder_leaves_no_socket_behind(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class Moves(Counter):
+        def __init__(self):
+            super().__init__()
+            os.chdir("/")
+
+    with serving(Moves, "rollmesh+unix://env.sock") as server, entered(server) as client:
+        assert isinstance(client.reset(), ResetReply)
+        assert (tmp_path / "env.sock").exists()
+        with entered(server) as other:
+            assert isinstance(other.reset(), ResetReply)
+    assert not list(tmp_path.iterdir())

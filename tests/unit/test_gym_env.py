@@ -89,6 +89,36 @@ def test_observations_are_copies_of_a_reused_buffer():
     assert observations(port, first) == [[0.0, 5.0]]
 
 
+class Frames(Count):
+    """Shows the same large buffer again and again."""
+
+    def __init__(self, **kw):
+        super().__init__(**kw)
+        self.observation_space = gym.spaces.Box(0, 255, (256, 256), np.uint8)
+        self.frame = np.zeros((256, 256), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        return self.frame, super().reset(seed=seed, options=options)[1]
+
+    def step(self, action):
+        self.frame += 1
+        return self.frame, *super().step(action)[1:]
+
+
+def test_observations_of_steps_are_lent_only_to_whoever_asks():
+    env = Frames(length=50)
+    port, _ = opened(env)
+    copied = port.step(step_request(port, 0)).observation[0]
+    port.lend_observations()
+    lent = port.step(step_request(port, 0)).observation[0]
+    again = port.reset(reset_request()).observation[0]
+    assert np.shares_memory(lent, env.frame)
+    assert not lent.flags.writeable
+    assert not np.shares_memory(copied, env.frame)
+    assert not np.shares_memory(again, env.frame)
+    assert copied.max() == 1
+
+
 def test_infos_are_copies():
     shared = {"frame": np.zeros(2), "deep": {"list": [1]}}
     port, _ = opened(Says(step=lambda o, r, te, tr, i: (o, r, te, tr, shared)))

@@ -213,6 +213,20 @@ def test_a_server_gets_no_more_requests_than_it_takes(server):
     port.release_adapter(release())
 
 
+def test_a_loss_is_told_to_everybody_who_waits(server):
+    port = shared(server)
+    port.predict(ask(1))
+    server.plan(Kind.PREDICT, *["silent"] * MOST_UNDER_WAY)
+    answers = []
+    for number in range(2000):
+        port.submit("predict", ask(1, f"e{number}"), answers.append, ())
+    until(lambda: server.requests.count(Kind.PREDICT) == MOST_UNDER_WAY + 1)
+    server.session_id = None
+    server.drop_connections()
+    until(lambda: len(answers) == 2000)
+    assert all(isinstance(answer, SessionLost) for answer in answers)
+
+
 def test_requests_under_way_are_asked_again_after_a_drop(server):
     port = shared(server)
     port.predict(ask(1))

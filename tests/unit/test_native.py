@@ -581,3 +581,11 @@ def test_it_takes_any_connected_socket():
     with NativeConnection(left, "left") as one, NativeConnection(right, "right") as other:
         one.send(Message(Kind.PING, 3))
         assert other.receive(LIMIT_S).request_id == 3
+
+
+def test_tcp_notices_a_machine_that_is_gone():
+    with listen("rollmesh+tcp://127.0.0.1:0") as listener, dial(listener.address) as ours:
+        theirs = listener.accept(5)
+        for end in (ours, theirs):
+            assert end._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        theirs.close()

@@ -1,4 +1,4 @@
-"""Sessions: what is done once, who answers, how they end; on a memory connection, without a server."""
+"""Sessions without a server: what is done once, who answers, how they end."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ def test_p2_a_request_that_comes_again_while_it_is_answered_is_not_carried_out_a
 
         def pop(self, request_id, default=None):
             if moment == "before":
-                rig.session.handle(rig.step(1), again.append)
+                rig.step(1, respond=again.append)
             flight = super().pop(request_id, default)
             if moment == "after":
-                rig.session.handle(rig.step(1), again.append)
+                rig.step(1, respond=again.append)
             return flight
 
     rig.session.flights = Flights()
-    rig.session.handle(rig.step(1), rig.replies.append)
+    rig.step(1)
     assert rig.port.steps == 1
     assert {reply.request_id for reply in (*rig.replies, *again)} == {1}
     assert again
@@ -269,5 +269,3 @@ def test_every_failure_has_a_code(raised, code):
     body = error_body(raised, where="env.step", is_trusted=True)
     assert isinstance(body, ErrorBody)
     assert body.code == code
-
-

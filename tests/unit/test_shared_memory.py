@@ -241,6 +241,37 @@ def test_leases_that_are_kept_only_cost_speed():
         assert [m.lease is not None for m in kept] == [True] * MOST_SLOTS + [False] * 4
 
 
+def test_a_lent_payload_holds_its_slot_until_the_last_array_over_it_goes():
+    ours, theirs = camera_pair(lent=True)
+    with ours, theirs:
+        ours.send(camera(1), LIMIT_S)
+        message = theirs.receive(LIMIT_S)
+        assert message.lease is None
+        leaf = message.body.observation[0]
+        assert not leaf.flags.writeable
+        row = memoryview(leaf[0])
+        del message, leaf
+        for shade in range(2, 6):
+            ours.send(camera(shade), LIMIT_S)
+            assert shades(theirs.receive(LIMIT_S)) == (shade, shade)
+        assert row[0, 0, 0] == 1
+        assert len(ours._ring._slots) == 2
+        del row
+        ours.send(camera(6), LIMIT_S)
+        assert sum(ours._ring._states[:MOST_SLOTS]) == 1
+
+
+def test_lent_payloads_that_are_kept_only_cost_speed():
+    ours, theirs = camera_pair(lent=True)
+    with ours, theirs:
+        kept = []
+        for shade in range(MOST_SLOTS + 4):
+            ours.send(camera(shade), LIMIT_S)
+            kept.append(theirs.receive(LIMIT_S))
+        assert [shades(message) for message in kept] == [(s, s) for s in range(MOST_SLOTS + 4)]
+    assert [shades(message) for message in kept] == [(s, s) for s in range(MOST_SLOTS + 4)]
+
+
 def test_views_outlive_their_connection():
     ours, theirs = camera_pair(views=True)
     with ours, theirs:

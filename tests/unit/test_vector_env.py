@@ -183,6 +183,35 @@ def test_observations_are_copies_where_the_env_reuses_its_buffers():
     assert observations(port, first, 2) == [[0, -1], [0, -1]]
 
 
+class Frames(Count):
+    """Shows a large image that tells its steps."""
+
+    def __init__(self, length, **kw):
+        super().__init__(length, **kw)
+        self.observation_space = gym.spaces.Box(0, 255, (200, 200), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        info = super().reset(seed=seed, options=options)[1]
+        return np.zeros((200, 200), np.uint8), info
+
+    def step(self, action):
+        seen = super().step(action)
+        return np.full((200, 200), 1 + seen[0][0], np.uint8), *seen[1:]
+
+
+def test_observations_of_steps_are_lent_only_to_whoever_asks():
+    port = VectorEnvPort(sync(50, 50, cls=Frames, copy=False))
+    port.lend_observations()
+    first = port.reset(reset_request(2)).observation[0]
+    lent = step(port).observation[0]
+    seen = lent.max()
+    again = step(port).observation[0]
+    assert np.shares_memory(lent, again)
+    assert lent.max() == seen + 1
+    assert not lent.flags.writeable
+    assert first.max() == 0
+
+
 # -------------------------------------------------------------------------------- resets
 
 

@@ -217,6 +217,7 @@ class SharedModelPort:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Kind, Any, Callback]] = deque()
         self._under_way = 0
+        self._is_sending = False
         self._resolved: tuple[int, str] = (0, "")
         self._resolving: list[tuple[Kind, Any, Callback]] | None = None
 
@@ -340,23 +341,33 @@ class SharedModelPort:
 
     def _send(self, kind: Kind, request: Any, callback: Callback) -> None:
         with self._lock:
-            if self._under_way >= MOST_UNDER_WAY:
-                self._waiting.append((kind, request, callback))
-                return
-            self._under_way += 1
-        self._start(kind, request, callback)
+            self._waiting.append((kind, request, callback))
+        self._send_waiting()
 
-    def _start(self, kind: Kind, request: Any, callback: Callback) -> None:
+    def _send_waiting(self) -> None:
+        """Send what waits, as far as the server takes it; a call within it leaves that to it."""
+        while True:
+            with self._lock:
+                if self._is_sending:
+                    return
+                if not self._waiting or self._under_way >= MOST_UNDER_WAY:
+                    return
+                kind, request, callback = self._waiting.popleft()
+                self._under_way += 1
+                self._is_sending = True
+            try:
+                self._session.submit(kind, request, self._landing(callback))
+            finally:
+                self._is_sending = False
+
+    def _landing(self, callback: Callback) -> Callback:
         def landed(result: Any) -> None:
             with self._lock:
-                following = self._waiting.popleft() if self._waiting else None
-                if following is None:
-                    self._under_way -= 1
-            if following is not None:
-                self._start(*following)
+                self._under_way -= 1
+            self._send_waiting()
             callback(result)
 
-        self._session.submit(kind, request, landed)
+        return landed
 
 
 class HasModelAddress:

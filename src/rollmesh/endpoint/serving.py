@@ -21,6 +21,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import rollmesh
@@ -31,7 +33,7 @@ from rollmesh.endpoint.server_options import ServerOptions
 from rollmesh.endpoint.sessions import Arrival, Session, Terms
 from rollmesh.endpoint.watchdog import Watchdog, now_ns
 from rollmesh.errors import InvalidSpec, RollmeshError
-from rollmesh.transport.address import Address, parse_address
+from rollmesh.transport.address import LONGEST_UNIX_PATH, Address, parse_address
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.security import Peer, check_bind, server_wrap
 from rollmesh.wire.handshake import EDITION, EDITIONS
@@ -79,7 +81,9 @@ class Server(ABC):
         given = [address] if isinstance(address, (str, Address)) else list(address)
         if not given:
             raise InvalidSpec("address", "wants at least one")
-        self._asked = [parse_address(a, "bind") if isinstance(a, str) else a for a in given]
+        self._asked = [
+            _absolute(parse_address(one, "bind") if isinstance(one, str) else one) for one in given
+        ]
         for asked in self._asked:
             check_bind(
                 asked,
@@ -437,6 +441,19 @@ def _refusal(code: str, message: str, *, is_recoverable: bool = False) -> ErrorB
 def true_capabilities(names: Iterable[str]) -> dict[str, str]:
     """Return capabilities as a WELCOME carries them."""
     return dict.fromkeys(sorted(names), "true")
+
+
+def _absolute(address: Address) -> Address:
+    """Return an address that means the same when an env changes the working directory.
+
+    A path that would be too long for a socket then stays as it was given.
+    """
+    if address.family != "unix" or not address.path:
+        return address
+    path = str(Path(address.path).absolute())
+    if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
+        return address
+    return replace(address, path=path)
 
 
 def _one_line(text: str) -> str:

@@ -205,6 +205,7 @@ class Session:
         known = self.cache.get(request_id)
         if known is not None:
             respond(known)
+            self.cache.sent(request_id)
             return
         if flight is not None and message.kind is not Kind.CANCEL:
             return
@@ -268,6 +269,8 @@ class Session:
                 flight.respond(reply)
             except (WireError, InvalidValue) as exc:
                 self._cannot_be_sent(reply, flight, exc)
+            if not self.cache.keeps_one:
+                self.cache.sent(request_id)
             return True
         finally:
             answers.discard(request_id)

@@ -251,7 +251,9 @@ class SharedSession:
                 if callback is None:
                     answer_other(connection, message)
                     continue
-            except (TransportError, TransportTimeout, WireError) as error:
+            except Exception as error:  # whatever it is, somebody waits for a reply
+                if not isinstance(error, (TransportError, TransportTimeout, WireError)):
+                    _logger.exception("receive_failed address=%s", self.door.address)
                 connection.close()
                 connection = self._resumed(error)
                 continue

@@ -151,7 +151,7 @@ class Connection(ABC):
             return reply
         expiry = time.monotonic() + timeout_s
         self.send(message, timeout_s)
-        reply = self.receive(timeout_s)
+        reply = self.receive(max(0.0, expiry - time.monotonic()))
         while reply.request_id != request_id or reply.kind is Kind.PING:
             self._other(reply)
             left_s = expiry - time.monotonic()

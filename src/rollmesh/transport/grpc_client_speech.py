@@ -35,6 +35,8 @@ from rollmesh.wire.metadata import Report
 
 _PING, _PONG, _ERROR, _CANCEL = Kind.PING, Kind.PONG, Kind.ERROR, Kind.CANCEL
 _NO_PING = Probe(b"")
+_MOST_FRAMES = 1024
+"""Longest chunk that a released model may be asked for."""
 
 
 class ClientSpeech:
@@ -180,7 +182,7 @@ class ModelSpeech(ClientSpeech):
                 context=body.context,
                 contract=contract,
                 edition=body.edition,
-                execution_horizon=body.execution_horizon,
+                execution_horizon=self._horizon(body.execution_horizon),
             )
         return wire.write_model_request(wire_id, body, self.dialect, self._report, contract)
 
@@ -196,6 +198,12 @@ class ModelSpeech(ClientSpeech):
                 context=request.context, contract=self._contract(request.context.env_id)
             )
         return wire.read_model_reply(envelope, request)
+
+    def _horizon(self, horizon: int | None) -> int | None:
+        """Return how many frames to ask for: a released model returns one unless it is told."""
+        if self.dialect.details:
+            return horizon
+        return _MOST_FRAMES if horizon is None else min(horizon, _MOST_FRAMES)
 
     def _contract(self, env_id: str) -> EnvContract:
         contract = self._routes.get(env_id) or self._framing.contract

@@ -352,8 +352,9 @@ class DirectStream(JoinStream):
                 _watchdog.arm(self, time.monotonic() + _FLUSH_S)
                 while self._is_sending and self._status is None:
                     self._take(self._next_event())
-                if self._status is None:
-                    self._begin((self._half_close,), _HALF_CLOSED)
+                with self._lock:
+                    if self._status is None:
+                        self._begin((self._half_close,), _HALF_CLOSED)
                 while self._status is None:  # the watchdog ends a wait that is in vain
                     self._take(self._next_event())
             self._drain()
@@ -362,13 +363,16 @@ class DirectStream(JoinStream):
             self._reading.release()
 
     def _begin(self, operations: tuple[Any, ...], tag: int) -> None:
-        """Begin a batch of operations; with the lock, or by the thread that takes events."""
+        """Begin a batch of operations; with the lock, as its event may be taken at once."""
         try:
-            self._operate(operations, tag)
+            has_begun = self._operate(operations, tag) is not False
+            detail = "" if has_begun else "the call is over"
         except ValueError as error:  # the channel is closed
-            self._status = StreamEnded("CANCELLED", str(error))
+            has_begun, detail = False, str(error)
+        if not has_begun:
+            self._status = StreamEnded("CANCELLED", detail)
             self._outstanding = 0
-            raise self._over(self._status) from None
+            raise self._over(self._status)
         self._outstanding += 1
 
     def _start_send(self, data: bytes) -> None:
@@ -379,7 +383,8 @@ class DirectStream(JoinStream):
     def _take(self, event: Any) -> bytes | None:
         """Take note of an event; return the message that it brought."""
         tag = event.tag
-        self._outstanding -= 1
+        with self._lock:  # whoever sends counts too
+            self._outstanding -= 1
         if tag == _RECEIVED:
             self._is_receiving = False
             return event.batch_operations[0].message()

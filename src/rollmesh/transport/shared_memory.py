@@ -11,8 +11,8 @@ socket. The other end (`Window`) copies or views the payload, then frees the slo
 Lifetime of a view (`Lease`): its memory stays as it is until `release()`, and is written again by
 the peer at any time after it. A lease that is never released keeps its slot for as long as the
 connection lives: the peer uses the socket when no slot is left, so that this costs speed and
-nothing else. After the connection is closed, views still alive can be read. A `Lent` payload needs no
-`release()`: it gives its slot back when nobody holds it any more.
+nothing else. After the connection is closed, views still alive can be read. A `Lent` payload needs
+no `release()`: it gives its slot back when nobody holds it any more.
 
 Trust. The file is sealed against shrinking, which the other end checks before it maps it: a peer
 cannot make a reader fault. Offsets and sizes are compared with the size of the file.

@@ -31,6 +31,9 @@ _JOIN_BELOW = 8192
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 _DONT_WAIT = socket.MSG_DONTWAIT
 _SEND_FLAGS = _NO_SIGNAL | _DONT_WAIT
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Seconds of silence, between probes, and probes without an answer; the first two names are one
+option on different systems."""
 _BUSY = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -193,10 +196,21 @@ def open_stream(sock: socket.socket) -> Stream:
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         # without this, small messages wait 40 ms for an acknowledgement
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep_alive(sock)
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         with contextlib.suppress(OSError):  # a system may refuse so large a one
             sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
     return WrappedStream(sock) if isinstance(sock, ssl.SSLSocket) else SocketStream(sock)
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Have the system notice within about a minute that the other machine is gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def remaining(parts: Sequence[Any], sent: int) -> list[memoryview]:

@@ -35,6 +35,7 @@ from rollmesh.wire.frames import (
     Header,
     Layout,
     header_prefix,
+    padded,
     padded_total,
     read_lengths,
 )
@@ -97,7 +98,7 @@ class FrameReader:
         Args:
             header: The header.
             payload: A buffer with the whole payload.
-            offset: Where in it the payload starts; a multiple of 8 from an aligned start.
+            offset: Where in it the payload starts; a multiple of 16 from an aligned start.
             section: The section.
 
         Raises:
@@ -210,7 +211,7 @@ class FrameReader:
     @staticmethod
     def _check_size(header: Header, first: Layout, other: Layout, more: int, prefix: int) -> None:
         lengths = 8 * (first.ragged + more * other.ragged)
-        least = prefix + lengths + first.least_bytes + more * other.least_bytes
+        least = padded(prefix + lengths) + first.least_bytes + more * other.least_bytes
         announced = header.payload_bytes
         if announced != least if not first.ragged else announced < least:
             raise WireError(
@@ -235,7 +236,7 @@ class FrameReader:
         place = offset + prefix
         count = sum([layout.ragged for layout in layouts])
         sizes = read_lengths(payload, place, count, stop)
-        place += 8 * count
+        place = offset + padded(prefix + 8 * count)
         total = sum([layout.least_bytes for layout in layouts]) + padded_total(sizes)
         if place + total != stop:
             raise WireError(f"leaves of {total} bytes in a payload of {stop - place}")

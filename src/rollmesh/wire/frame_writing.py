@@ -29,6 +29,7 @@ from rollmesh.wire.frames import (
     TIMED,
     Frame,
     Layout,
+    padding,
 )
 from rollmesh.wire.messages import REPLIES, REQUESTS, Kind, Message, is_reply
 from rollmesh.wire.metadata import Report, encode_map
@@ -118,7 +119,9 @@ class FrameWriter:
         frame.flags = flags
         if len(self._replies) >= _MOST_PLANS:
             self._replies.clear()
-        self._replies[frame.rows] = untimed, timed, struct.Struct(f"<{frame.rows}d").pack, layout
+        rows = frame.rows
+        rewards = struct.Struct(f"<{rows}d{len(padding(8 * rows))}x").pack
+        self._replies[rows] = untimed, timed, rewards, layout
 
     def encode(self, message: Message) -> Frame:
         """Return the frame of a message. It must be sent, or the connection dropped.
@@ -163,6 +166,7 @@ class FrameWriter:
             count += layout.count
         head = prefix + struct.pack(f"<{len(lengths)}Q", *lengths) if lengths else prefix
         if head:
+            head += padding(len(head))
             parts.insert(0, head)
         frame.parts = parts
         frame.leaves = count

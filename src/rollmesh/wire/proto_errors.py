@@ -99,6 +99,7 @@ def _write(body: ErrorBody, target: Any, codes: dict[str, int], dialect: Dialect
         target.traceback_text = _text(body.traceback_text)
         target.outcome = body.outcome
         target.error_id = _text(body.error_id)
+        target.code_name = body.code
         return
     name = f"{body.error_class}: " if body.error_class else ""
     suffix = f" (error {body.error_id})" if body.error_id else ""
@@ -108,7 +109,7 @@ def _write(body: ErrorBody, target: Any, codes: dict[str, int], dialect: Dialect
 
 def _read(error: Any, codes: dict[str, int], env_index: int | None) -> ErrorBody:
     names = {number: name for name, number in codes.items()}
-    code = names.get(error.code, "unspecified")
+    code = _cut(error.code_name, SIZE_LIMITS.key_bytes) or names.get(error.code, "unspecified")
     error_class, message = _cut(error.error_class, 200), error.message
     if not error_class:
         found = _FAILED.fullmatch(message[:_MOST_CHARS])

@@ -232,7 +232,7 @@ class CloseEnvsResponse(_message.Message):
     def __init__(self, final_episodes: _Optional[_Iterable[_Union[EpisodeMetadata, _Mapping]]] = ...) -> None: ...
 
 class EnvError(_message.Message):
-    __slots__ = ("code", "message", "is_recoverable", "debug_info", "interrupted_episodes", "error_class", "traceback_text", "outcome", "env_index", "error_id")
+    __slots__ = ("code", "message", "is_recoverable", "debug_info", "interrupted_episodes", "error_class", "traceback_text", "outcome", "env_index", "error_id", "code_name")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     IS_RECOVERABLE_FIELD_NUMBER: _ClassVar[int]
@@ -243,6 +243,7 @@ class EnvError(_message.Message):
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ENV_INDEX_FIELD_NUMBER: _ClassVar[int]
     ERROR_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_NAME_FIELD_NUMBER: _ClassVar[int]
     code: EnvErrorCode
     message: str
     is_recoverable: bool
@@ -253,7 +254,8 @@ class EnvError(_message.Message):
     outcome: str
     env_index: int
     error_id: str
-    def __init__(self, code: _Optional[_Union[EnvErrorCode, str]] = ..., message: _Optional[str] = ..., is_recoverable: _Optional[bool] = ..., debug_info: _Optional[str] = ..., interrupted_episodes: _Optional[_Iterable[_Union[EpisodeMetadata, _Mapping]]] = ..., error_class: _Optional[str] = ..., traceback_text: _Optional[str] = ..., outcome: _Optional[str] = ..., env_index: _Optional[int] = ..., error_id: _Optional[str] = ...) -> None: ...
+    code_name: str
+    def __init__(self, code: _Optional[_Union[EnvErrorCode, str]] = ..., message: _Optional[str] = ..., is_recoverable: _Optional[bool] = ..., debug_info: _Optional[str] = ..., interrupted_episodes: _Optional[_Iterable[_Union[EpisodeMetadata, _Mapping]]] = ..., error_class: _Optional[str] = ..., traceback_text: _Optional[str] = ..., outcome: _Optional[str] = ..., env_index: _Optional[int] = ..., error_id: _Optional[str] = ..., code_name: _Optional[str] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
     __slots__ = ("reset", "step", "render", "close", "configure", "error", "rebuild", "probe", "request_id", "endpoint_total_ns", "decode_ns", "user_ns", "encode_ns", "lane_skew_ns", "queue_ns")

@@ -197,7 +197,7 @@ class CloseResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ModelError(_message.Message):
-    __slots__ = ("code", "message", "is_recoverable", "debug_info", "error_class", "traceback_text", "outcome", "error_id")
+    __slots__ = ("code", "message", "is_recoverable", "debug_info", "error_class", "traceback_text", "outcome", "error_id", "code_name")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     IS_RECOVERABLE_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +206,7 @@ class ModelError(_message.Message):
     TRACEBACK_TEXT_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     ERROR_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_NAME_FIELD_NUMBER: _ClassVar[int]
     code: ModelErrorCode
     message: str
     is_recoverable: bool
@@ -214,7 +215,8 @@ class ModelError(_message.Message):
     traceback_text: str
     outcome: str
     error_id: str
-    def __init__(self, code: _Optional[_Union[ModelErrorCode, str]] = ..., message: _Optional[str] = ..., is_recoverable: _Optional[bool] = ..., debug_info: _Optional[str] = ..., error_class: _Optional[str] = ..., traceback_text: _Optional[str] = ..., outcome: _Optional[str] = ..., error_id: _Optional[str] = ...) -> None: ...
+    code_name: str
+    def __init__(self, code: _Optional[_Union[ModelErrorCode, str]] = ..., message: _Optional[str] = ..., is_recoverable: _Optional[bool] = ..., debug_info: _Optional[str] = ..., error_class: _Optional[str] = ..., traceback_text: _Optional[str] = ..., outcome: _Optional[str] = ..., error_id: _Optional[str] = ..., code_name: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("resolve_adapter", "predict", "release_adapter", "close", "grouped_predict", "reset_adapter", "cancel", "probe", "request_id")
