@@ -29,7 +29,7 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.slow
-	$(BIN)/python -m pytest -m "slow and not fault_full" --timeout=600 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "(slow or fault) and not fault_full" --timeout=600 $(PYTEST_ARGS)
 
 test-full: $(VENV)/.test
 	$(BIN)/python -m pytest -m "fault_full" --timeout=3600 $(PYTEST_ARGS)

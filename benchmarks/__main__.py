@@ -30,6 +30,8 @@ from benchmarks.table import Line, Machine
 
 FULL = Timing(repetitions=7, burst_s=1.0, warmup_s=0.5)
 SHORT = Timing(repetitions=5, burst_s=0.3, warmup_s=0.1)
+FULL_ACROSS = Timing(repetitions=7, burst_s=0.6, warmup_s=0.3)
+SHORT_ACROSS = Timing(repetitions=5, burst_s=0.2, warmup_s=0.1)
 FULL_BRIEF = Timing(repetitions=7, burst_s=0.4, warmup_s=0.2)
 SHORT_BRIEF = Timing(repetitions=5, burst_s=0.1, warmup_s=0.05)
 
@@ -50,6 +52,11 @@ class Options:
     def long_bursts(self) -> Timing:
         """Return the timing for rows whose set-up must not count."""
         return SHORT if self.short else FULL
+
+    @property
+    def across_bursts(self) -> Timing:
+        """Return the timing for rows whose set-up is connecting, a few milliseconds."""
+        return SHORT_ACROSS if self.short else FULL_ACROSS
 
     @property
     def brief_bursts(self) -> Timing:
@@ -76,6 +83,10 @@ def _long(measure: Callable[[Timing], list[Line]]) -> Callable[[Options], tuple[
     return lambda options: (measure(options.long_bursts), "")
 
 
+def _across(measure: Callable[[Timing], list[Line]]) -> Callable[[Options], tuple[list[Line], str]]:
+    return lambda options: (measure(options.across_bursts), "")
+
+
 def _brief(measure: Callable[[Timing], list[Line]]) -> Callable[[Options], tuple[list[Line], str]]:
     return lambda options: (measure(options.brief_bursts), "")
 
@@ -93,14 +104,14 @@ ROWS = {
     "w3": Row(summary="in process, a robot's dict", measure=_brief(in_process.w3_row)),
     "w4": Row(summary="in process, simulators", measure=_brief(in_process.w4_row), in_short=False),
     "vector": Row(summary="W1, N=8, 64", measure=_brief(in_process.vector_row), in_short=False),
-    "env-w1": Row(summary="env in another process, W1", measure=_brief(across_processes.w1_row)),
-    "env-w3": Row(summary="env in another process, W3", measure=_brief(across_processes.w3_row)),
+    "env-w1": Row(summary="env in another process, W1", measure=_across(across_processes.w1_row)),
+    "env-w3": Row(summary="env in another process, W3", measure=_across(across_processes.w3_row)),
     "both": Row(
-        summary="env and model each in a process", measure=_brief(across_processes.both_row)
+        summary="env and model each in a process", measure=_across(across_processes.both_row)
     ),
     "processes": Row(
         summary="W1 and W3, N=8, 64, lanes in another process",
-        measure=_brief(across_processes.vector_row),
+        measure=_across(across_processes.vector_row),
         in_short=False,
     ),
     "bare": Row(summary="the transports alone", measure=_brief(across_processes.bare_row)),
@@ -112,16 +123,20 @@ ROWS = {
     "lanes": Row(summary="steps/s against lanes", measure=_plotted(scaling.lanes_row)),
     "payload": Row(summary="steps/s against payload", measure=_plotted(scaling.payload_row)),
     "lanes-across": Row(
-        summary="the same across processes", measure=_plotted(scaling.lanes_across_row)
+        summary="steps/s against lanes, across processes",
+        measure=_plotted(scaling.lanes_across_row),
+        in_short=False,
     ),
     "payload-across": Row(
-        summary="the same across processes", measure=_plotted(scaling.payload_across_row)
+        summary="steps/s against payload, across processes",
+        measure=_plotted(scaling.payload_across_row),
+        in_short=False,
     ),
 }
 
 
 def _parser() -> argparse.ArgumentParser:
-    names = "\n".join(f"  {name:<10}{row.summary}" for name, row in ROWS.items())
+    names = "\n".join(f"  {name:<15}{row.summary}" for name, row in ROWS.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure rollmesh against its peers, in turn, and print one table.",

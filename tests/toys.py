@@ -184,7 +184,7 @@ class ToyEnv:
 
 
 class ToyModel:
-    """A model port whose action depends on the row alone: `100 · obs[0] + obs[1] + 0.01 · frame`."""
+    """A model port whose action depends on the row: `100 · obs[0] + obs[1] + 0.01 · frame`."""
 
     def __init__(self, frames: int = 1) -> None:
         self.frames = frames

@@ -98,11 +98,11 @@ class EndpointFault(RollmeshError):  # noqa: N818
         self.outcome: Outcome = outcome
 
 
-class PortTimeout(EndpointFault):  # noqa: N818
+class PortTimeout(EndpointFault):
     """What a port raises that gave up at the request's own deadline: an `OperationTimeout`."""
 
 
-class SessionLost(EndpointFault):  # noqa: N818
+class SessionLost(EndpointFault):
     """What a port raises whose session with a served endpoint is gone for good.
 
     Whether the operation happened is not known; the episode can be started again from its seed.

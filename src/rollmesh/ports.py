@@ -277,7 +277,7 @@ class Interruptible(Protocol):
     """A port called on the engine's thread whose wait can be ended from another one."""
 
     def interrupt(self) -> None:
-        """End the call under way at once: it raises. Called on cancel, maybe in a signal handler."""
+        """End the call under way at once: it raises. Called on cancel, maybe by a signal."""
         ...
 
 

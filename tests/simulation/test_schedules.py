@@ -22,7 +22,14 @@ from tests.toys import LANES, VECTOR, CountingMint, Notes, ToyEnv, ToyModel, spe
 
 RUNS = 10_000
 BATCH = 500
-FAULTY = {"fail": 0.01, "lose": 0.01, "crash": 0.004, "hang": 0.004, "exit": 0.002, "interrupt": 0.001}
+FAULTY = {
+    "fail": 0.01,
+    "lose": 0.01,
+    "crash": 0.004,
+    "hang": 0.004,
+    "exit": 0.002,
+    "interrupt": 0.001,
+}
 
 
 def _world(dice: random.Random) -> tuple[ToyEnv, dict[str, object]]:

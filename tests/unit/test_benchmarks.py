@@ -58,6 +58,12 @@ def comparison(**seconds):
     )
 
 
+@pytest.fixture(autouse=True)
+def no_collecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave garbage alone: with fake clocks it only takes long, in the heap of a test run."""
+    monkeypatch.setattr("benchmarks.harness.gc.collect", lambda: 0)
+
+
 def test_subjects_take_turns():
     clock, log = FakeClock(), []
     fakes = [FakeSubject(name, clock, [10 * MS], log=log) for name in "AB"]

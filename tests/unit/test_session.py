@@ -10,10 +10,19 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollmesh.api import evaluate
-from rollmesh.errors import EnvFailed, InvalidSpec, InvalidValue, ModelFailed, RouteCancelled
+from rollmesh.errors import (
+    EnvFailed,
+    InvalidSpec,
+    InvalidValue,
+    ModelFailed,
+    RouteCancelled,
+    SessionLost,
+)
+from rollmesh.ports import StepReply, StepRequest
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.hooks import EVENTS, Hooks
 from rollmesh.session import Session, StepResult
+from tests.toys import ToyEnv
 
 
 class Walk(gym.Env[Any, Any]):
@@ -318,3 +327,20 @@ def test_r49_ctrl_c_while_the_model_is_asked_ends_the_session(monkeypatch):
     assert session.done
     assert len(told) == 1
     session.close()
+
+
+def test_a_lost_session_ends_the_session_and_is_not_played_again_unasked():
+    class Lossy(ToyEnv):
+        def step(self, request: StepRequest) -> StepReply:
+            if len(self.steps) == 1:
+                raise SessionLost("the server was started again")
+            return super().step(request)
+
+    with Session(
+        lambda observation: np.zeros(1, np.float32), Lossy(length=lambda *_: 9)
+    ) as session:
+        session.reset(seed=3)
+        session.step()
+        with pytest.raises(EnvFailed, match="started again") as caught:
+            session.step()
+    assert caught.value.is_session_lost

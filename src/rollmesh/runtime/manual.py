@@ -109,6 +109,11 @@ class _ManualRoute(Route):
         del operation
         ask[0].frames.append(reply)
 
+    def may_try_again(self, group: Group, error: RouteError) -> bool:
+        """Return False: whoever turns the crank resets, and says with which seed."""
+        del group, error
+        return False
+
     def complete(self, group: Group, ending: Ending, reply: StepReply) -> None:
         """Keep what ended the episode for whoever turns the crank."""
         self.ending = ending

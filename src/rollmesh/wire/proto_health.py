@@ -15,7 +15,7 @@ _NUMBERS: dict[Health, int] = {
     "not_serving": 2,
     "service_unknown": 3,
 }
-_NAMES = {number: name for name, number in _NUMBERS.items()}
+_NAMES: dict[int, Health] = {number: name for name, number in _NUMBERS.items()}
 _MOST_CHARS = 256
 
 
