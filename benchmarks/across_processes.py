@@ -23,13 +23,14 @@ BARE_GRPC = "gRPC stream of bytes, TCP"
 _RLMESH_UNIX = remote.RLMESH_ENV + ", unix"
 _W1_STEPS = 1000
 _W3_STEPS = 200
-_PEER_STEPS = 10
-"""Episodes of RLMesh at W3, where a step takes it 25 ms."""
+_PEER_STEPS = {"W1": 100, "W3": 10}
+"""Episodes of RLMesh, where a step takes it 1.5 ms and 25 ms."""
 
 
 def _slow(workload: Workload) -> Workload:
     """Return the same workload with episodes that a slow peer can play in a burst."""
-    return workloads.robot(_PEER_STEPS) if workload.name == "W3" else workload
+    make = workloads.robot if workload.name == "W3" else workloads.scalar
+    return make(_PEER_STEPS[workload.name])
 
 
 def _env_goals(base: str, times: float) -> tuple[Goal, ...]:
@@ -67,7 +68,7 @@ def _env_entries(workload: Workload) -> list[who.Entry]:
     slow = _slow(workload)
     entries = [
         who.async_vector(workload),
-        remote.rlmesh_run(slow),
+        remote.rlmesh_run(slow if workload.name == "W3" else workload),
         remote.rlmesh_env(slow),
         remote.ours(UNIX, workload),
         remote.ours(UNIX_BLOCKING, workload, spins=False),

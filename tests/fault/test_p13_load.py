@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import threading
 import time
@@ -26,8 +27,9 @@ FAIR_SHARE = 0.2
 LONGEST_GAP_S = 5.0
 """No single call of a session takes longer, on a machine that other work shares."""
 
+SIDES = ("env", "model")
 everywhere = pytest.mark.parametrize("transport", ADDRESSES)
-sides = pytest.mark.parametrize("side", ["env", "model"])
+sides = pytest.mark.parametrize("side", SIDES)
 
 
 class Client:
@@ -86,15 +88,9 @@ def load(side, transport, seconds):
 
 
 @pytest.mark.fault
-@everywhere
-def test_p13_sixty_four_sessions_with_envs(transport):
-    load("env", transport, 4.0)
-
-
-@pytest.mark.fault
-@everywhere
-def test_p13_sixty_four_sessions_with_one_model(transport):
-    load("model", transport, 4.0)
+@pytest.mark.parametrize(("side", "transport"), list(zip(itertools.cycle(SIDES), ADDRESSES)))
+def test_p13_sixty_four_sessions(side, transport):
+    load(side, transport, 5.0)
 
 
 @pytest.mark.fault_full

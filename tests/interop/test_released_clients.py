@@ -127,13 +127,14 @@ def test_a_vector_client_steps_through_the_ends_of_a_next_step_env():
 def test_lanes_are_driven_whole_and_each_on_its_own():
     with EnvServer([capture.Count(2), capture.Count(3)], ADDRESS) as server:
         remote = rn.RemoteVectorEnv(server.address)
-        _, infos = remote.reset(seed=[1, 2], options={"trial_index": [0, 1]})
+        remote.reset(seed=[1, 2], options={"trial_index": [0, 1]})
         observation, rewards, *_ = remote.step(np.array([0, 1]))
         assert np.asarray(observation)[:, 0].tolist() == [1, 1]
         assert np.asarray(rewards).tolist() == [1.0, 1.0]
         remote.close()
         result = capture.Batch().run(server.address, episodes=3)
-        assert sorted(episode.steps for episode in result.episodes) == [2, 2, 3]
+        assert len(result.episodes) == 3
+        assert {episode.steps for episode in result.episodes} == {2, 3}
 
 
 def test_errors_of_the_env_reach_the_client_as_what_they_are():
@@ -204,7 +205,8 @@ def test_two_sessions_ask_one_model_at_the_same_time(count):
             env = rn.RemoteEnv(address)
             session = rn.RemoteModel(model.address).session(env)
             sessions.append((env, session, session.reset(seed=1)[0]))
-        for env, session, observation in sessions:
+        for env, session, first in sessions:
+            observation = first
             for _ in range(3):
                 observation, *_ = session.step(session.predict(observation))
             session.close()

@@ -233,7 +233,7 @@ def test_both_ends_may_be_released():
 def test_a_released_model_that_raises_is_told_as_it_is():
     with (
         released_model("fails") as model,
-        pytest.raises(ModelFailed, match="ZeroDivisionError|division by zero"),
+        pytest.raises(ModelFailed, match=r"ZeroDivisionError|division by zero"),
     ):
         rollmesh.evaluate(model, capture.Count(3), episodes=1)
 

@@ -399,7 +399,7 @@ def test_p12_remembered_ids_are_bounded():
 def test_a_layout_knows_its_bytes_beforehand():
     assert Layout(SMALL.codec, 3).nbytes == 48
     assert Layout(BUTTON.codec, 1).nbytes == 16
-    assert Layout(Box((3,), np.uint8, 0, 255).codec, 1).nbytes == 8
+    assert Layout(Box((3,), np.uint8, 0, 255).codec, 1).nbytes == 16
     layout = Layout(ROBOT.codec, 2)
     assert (layout.nbytes, layout.ragged, layout.count) == (None, 1, 4)
-    assert layout.least_bytes == 2 * 8 * 8 * 3 + 2 * 5 * 4 + 8
+    assert layout.least_bytes == 2 * 8 * 8 * 3 + 48 + 16

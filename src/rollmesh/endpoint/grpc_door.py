@@ -11,7 +11,7 @@ from rollmesh.endpoint.model_server import CONCURRENT_PREDICT
 from rollmesh.endpoint.serving import DOORS, Server, true_capabilities
 from rollmesh.transport.address import Address
 from rollmesh.transport.connection import Connection
-from rollmesh.transport.grpc_server import GrpcListener
+from rollmesh.transport.grpc_listener import GrpcListener
 from rollmesh.transport.security import Peer, Token
 from rollmesh.transport.upgrade import native_facts
 from rollmesh.wire.contract import encode_contract
@@ -43,9 +43,7 @@ class GrpcDoor:
         self.service: Service = server.service
         self.token: Token | None = server.options.secret
         tls = server.options.tls if address.family == "tcp" else None
-        self._listener = GrpcListener(
-            address, self, options=server.options.connection, tls=tls
-        )
+        self._listener = GrpcListener(address, self, options=server.options.connection, tls=tls)
 
     @property
     def address(self) -> Address:

@@ -377,8 +377,11 @@ class Session:
                 if self._connection is None:
                     self.end("its client did not come back")
                 continue
-            if connection is not None and connection is self._connection:
+            if connection is None:
+                continue
+            if connection is self._connection:
                 return connection
+            connection.close()  # another one came before anybody read from it
         return None
 
     def attach(self, connection: Connection, peer: Peer) -> bool:
@@ -422,6 +425,11 @@ class Session:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+        with contextlib.suppress(queue.Empty):
+            while True:  # those that nobody has come to read from
+                waiting = self._arrivals.get_nowait()
+                if waiting is not None:
+                    waiting.close()
 
     # ---------------------------------------------------------------- operations of all
 

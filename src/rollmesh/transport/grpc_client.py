@@ -21,8 +21,6 @@ import time
 from collections import deque
 from typing import Any, Literal, TypeAlias, cast
 
-import grpc
-
 from rollmesh.errors import ConnectFailed, ConnectionLost, WireError
 from rollmesh.ports import EnvContract
 from rollmesh.transport.address import Address
@@ -39,6 +37,7 @@ from rollmesh.transport.grpc_common import (
     refusal_of,
     target_of,
 )
+from rollmesh.transport.grpc_loading import grpc
 from rollmesh.transport.grpc_stream import JoinStream, StreamEnded, StreamLate, open_stream
 from rollmesh.transport.security import TlsClient
 from rollmesh.wire import protobuf as wire
@@ -243,9 +242,7 @@ class GrpcConnection(Connection):
         writable, report = self.options.writable, self.options.report
         is_large = False
         if self._service == "model":
-            self._speech = ModelSpeech(
-                self._bound, said.dialect, writable=writable, report=report
-            )
+            self._speech = ModelSpeech(self._bound, said.dialect, writable=writable, report=report)
         else:
             contract = self._contract
             if contract is None:
@@ -390,7 +387,9 @@ class GrpcConnection(Connection):
 def _is_large(contract: EnvContract) -> bool:
     row_bytes = contract.observation_space.codec.row_bytes
     if row_bytes is None:
-        row_bytes = sum([spec.row_bytes or 0 for spec in contract.observation_space.codec.leaf_specs])
+        row_bytes = sum(
+            [spec.row_bytes or 0 for spec in contract.observation_space.codec.leaf_specs]
+        )
     return row_bytes * contract.num_envs >= _LARGE_BYTES
 
 

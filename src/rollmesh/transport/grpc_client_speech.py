@@ -107,7 +107,7 @@ class ClientSpeech:
         del body
         return str(request_id)
 
-    def _write(self, wire_id: str, body: Any) -> bytes:
+    def _write(self, wire_id: str, body: Any, /) -> bytes:
         raise NotImplementedError
 
     def _open(self, data: bytes) -> wire.Envelope:
@@ -171,7 +171,7 @@ class ModelSpeech(ClientSpeech):
             return str(request_id)
         return context.request_id
 
-    def _write(self, wire_id: str, body: Any) -> bytes:
+    def _write(self, wire_id: str, body: Any, /) -> bytes:
         contract = None
         if type(body) is PredictRequest:
             contract = self._contract(body.context.env_id)

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
-
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.ports import EnvContract
 from rollmesh.spaces.codec import Codec
 from rollmesh.spaces.space import Space
 from rollmesh.transport.address import Address
+from rollmesh.transport.grpc_loading import grpc
 from rollmesh.wire.framing import Framing
 from rollmesh.wire.messages import ErrorBody
 from rollmesh.wire.metadata import Report
@@ -33,9 +32,7 @@ ERROR_KEY = "rollmesh-error"
 TOKEN_KEY = "authorization"  # noqa: S105 - the name of a field
 SERVICES = {"env": ENV_SERVICE, "model": MODEL_SERVICE}
 HEALTH_SERVICE = "grpc.health.v1.Health"
-BUSY = (
-    "environment already has an active Join session; only one client may be connected at a time"
-)
+BUSY = "environment already has an active Join session; only one client may be connected at a time"
 """A released server's words to a second client."""
 
 KEEPALIVE_MS = 30_000

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-import grpc
+from rollmesh.transport.grpc_loading import grpc
 
 Metadata: TypeAlias = "Sequence[tuple[str, str | bytes]]"
 
@@ -363,16 +363,18 @@ class DirectStream(JoinStream):
             self._reading.release()
 
     def _begin(self, operations: tuple[Any, ...], tag: int) -> None:
-        """Begin a batch of operations; with the lock, as its event may be taken at once."""
+        """Begin a batch of operations; with the lock, as its event may be taken at once.
+
+        A call whose last event has been taken, by whoever receives, begins nothing: no event would
+        come of it, and waiting for one never ends.
+        """
         try:
-            has_begun = self._operate(operations, tag) is not False
-            detail = "" if has_begun else "the call is over"
+            if self._operate(operations, tag) is False:
+                raise StreamEnded("CANCELLED", "the call is over")
         except ValueError as error:  # the channel is closed
-            has_begun, detail = False, str(error)
-        if not has_begun:
-            self._status = StreamEnded("CANCELLED", detail)
+            self._status = StreamEnded("CANCELLED", str(error))
             self._outstanding = 0
-            raise self._over(self._status)
+            raise self._over(self._status) from None
         self._outstanding += 1
 
     def _start_send(self, data: bytes) -> None:
@@ -430,8 +432,7 @@ def open_stream(
             allocations do not return memory to the system after every message.
     """
     if not is_large:
-        try:
+        # another version of grpc may have other insides: its own interface still works
+        with contextlib.suppress(Exception):
             return DirectStream(channel, method, metadata)
-        except Exception:  # noqa: BLE001 - another version of grpc: its own interface still works
-            pass
     return PlainStream(channel, method, metadata)

@@ -184,9 +184,7 @@ def _native(
     return None, reason
 
 
-def _candidates(
-    facts: Mapping[str, str], address: Address
-) -> Iterable[tuple[Address | str, str]]:
+def _candidates(facts: Mapping[str, str], address: Address) -> Iterable[tuple[Address | str, str]]:
     """Yield native addresses, best first, each with why; or why one is out of the question."""
     is_here = facts.get(MACHINE_FACT) == machine_id()
     text = facts.get(UNIX_FACT)
