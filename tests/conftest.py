@@ -5,6 +5,7 @@ Which tests run is set by markers: see `addopts` in pyproject.toml and the targe
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,10 @@ settings.register_profile(
 # `--hypothesis-profile=search` looks for new failures.
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.load_profile("fixed")
+
+
+# A job started in the background of a script ignores Ctrl-C, and so would every child of it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,8 @@ def test_C63_a_hostile_peer_sets_nothing_off_and_others_are_served(address: str)
                 sock.settimeout(10)
                 sock.connect(where.path or (where.host, where.port))
                 sock.sendall(data)
-                sock.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # the server may have hung up already
+                    sock.shutdown(socket.SHUT_WR)
                 while sock.recv(65536):
                     pass
         assert probe(server.address, client_options(environ={}), measure_s=0.01).health == "serving"
