@@ -48,6 +48,17 @@ def sockets(monkeypatch):
         yield own_folder()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def grpc_stays_awake():
+    """Keep the gRPC library in use: it opens and closes a poller of its own, in its own time."""
+    with (
+        EnvServer(JournalEnv, ADDRESSES["grpc"]) as server,
+        closing(env_port(server.address)) as port,
+    ):
+        reset(port)
+        yield
+
+
 @pytest.fixture
 def nothing_left(sockets):
     """Check that the test leaves no process, socket file, descriptor or shared memory."""
