@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from rollmesh.transport.grpc_limits import Limit
 from rollmesh.transport.grpc_loading import grpc
-from rollmesh.transport.grpc_stream import Limit
 
 Metadata: TypeAlias = "Mapping[str, str | bytes]"
 Trailers: TypeAlias = "Sequence[tuple[str, str]]"
@@ -29,6 +29,7 @@ _MOST_DETAILS = 1000
 _FLUSH_S = 0.25
 """How long the end of a call waits for what was sent before it."""
 _LOOK_S = 0.002
+_STUCK_S = 1.0
 _DRAIN_S = 2.0
 
 
@@ -194,7 +195,7 @@ class PlainCall(ServerCall):
 
 # ------------------------------------------------------------------------------------ direct
 
-_OPENED, _CLOSED, _RECEIVED, _SENT, _STATUS, _BOTH = range(1, 7)
+_OPENED, _CLOSED, _RECEIVED, _SENT, _STATUS = range(1, 6)
 
 
 class DirectCall(ServerCall):
@@ -208,7 +209,7 @@ class DirectCall(ServerCall):
 
     def __init__(self, event: Any, events: Any, operations: Any) -> None:
         self.metadata = dict(tuple(entry) for entry in event.invocation_metadata or ())
-        self._call = event.call
+        self._call: Any = event.call
         peer = self._call.peer()
         self.peer = peer.decode("utf-8", "replace") if isinstance(peer, bytes) else str(peer)
         self._poll = events.poll
@@ -221,8 +222,8 @@ class DirectCall(ServerCall):
         self._messages: deque[bytes] = deque()
         self._waiting: deque[bytes] = deque()
         self._outstanding = 0
-        self._reader = 0
-        self._unanswered = 0
+        self._limit: Limit | None = None
+        """On the end of a call whose client takes nothing."""
         self._is_open = False
         self._is_sending = False
         self._is_receiving = False
@@ -240,7 +241,6 @@ class DirectCall(ServerCall):
     def read(self, timeout_s: float | None = None) -> bytes:
         expiry = None if timeout_s is None else time.monotonic() + timeout_s
         with self._reading:
-            self._reader = threading.get_ident()
             while not self._messages:
                 if self._has_ended or self._is_gone or self._is_finished:
                     raise CallEnded
@@ -250,7 +250,6 @@ class DirectCall(ServerCall):
                         self._is_receiving = True
                 if not self._take_event(expiry):
                     raise CallLate(is_usable=True)
-            self._unanswered += 1
             return self._messages.popleft()
 
     def look(self) -> bool:
@@ -266,15 +265,8 @@ class DirectCall(ServerCall):
         with self._lock:
             if self._is_gone or self._is_finished:
                 raise CallEnded
-            is_last = self._unanswered == 1
-            self._unanswered = max(0, self._unanswered - 1)
             if not self._is_sending:
-                if is_last and not self._is_receiving and self._reader == threading.get_ident():
-                    # nothing more is said before the next request comes: one event for both
-                    self._begin((self._send(data, 0), self._receive[0]), _BOTH)
-                    self._is_sending = self._is_receiving = True
-                else:
-                    self._start_send(data)
+                self._start_send(data)
                 return
             self._waiting.append(data)
         self._flush(None if timeout_s is None else time.monotonic() + timeout_s)
@@ -283,14 +275,12 @@ class DirectCall(ServerCall):
         if self._is_finished:
             return
         self._settle(time.monotonic() + _FLUSH_S)
-        if self._is_sending:  # the client takes nothing
-            self._is_finished = True
-            self.cancel()
-            return
         with self._lock:
             if self._is_finished:
                 return
             self._is_finished = True
+            self._limit = Limit(self.cancel)
+            self._limit.arm(time.monotonic() + _STUCK_S)
             self._waiting.clear()
             operations = self._operations
             status = operations.SendStatusFromServerOperation(
@@ -323,6 +313,10 @@ class DirectCall(ServerCall):
                 expiry = time.monotonic() + _DRAIN_S
                 while self._outstanding > 0 and self._take_event(expiry):
                     pass
+            self._forget_limit()
+            if self._outstanding <= 0:  # keep nothing of grpc: a traceback may keep this for long
+                self._call = None
+                self._poll = _nothing
         finally:
             self._reading.release()
 
@@ -362,20 +356,27 @@ class DirectCall(ServerCall):
         tag = event.tag
         with self._lock:
             self._outstanding -= 1
-            if tag in (_RECEIVED, _BOTH):
+            if tag == _RECEIVED:
                 self._is_receiving = False
-                data = event.batch_operations[-1].message()
+                data = event.batch_operations[0].message()
                 if data is None:
                     self._has_ended = True
                 else:
                     self._messages.append(data)
-            if tag in (_SENT, _BOTH):
+            elif tag == _SENT:
                 self._is_sending = False
                 if self._waiting and not self._is_gone:
                     self._start_send(self._waiting.popleft())
+            elif tag == _STATUS:
+                self._forget_limit()
             elif tag == _CLOSED and event.batch_operations[0].cancelled():
                 self._is_gone = True
         return True
+
+    def _forget_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.disarm()
+            self._limit = None  # it holds this call, which holds it
 
     def _start_send(self, data: bytes) -> None:
         """Begin to send; called with the lock."""
@@ -390,3 +391,7 @@ class DirectCall(ServerCall):
             self._is_gone = True
             return
         self._outstanding += 1
+
+
+def _nothing(*_: object) -> Any:
+    raise CallEnded

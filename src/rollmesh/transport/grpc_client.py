@@ -9,14 +9,14 @@ released client would send; a rollmesh server gets our hello with the Join, and 
 over the stream, several while we queue. `SHUTDOWN` is a call of its own. What the peer's wire has
 no words for is left out (`CANCEL`, `PING`) or refused (`WireError`).
 
-A call that is late is cancelled, and with it the connection. grpc is imported here.
+grpc is imported here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
+import threading
 import time
 from collections import deque
 from typing import Any, Literal, TypeAlias, cast
@@ -61,6 +61,11 @@ Service: TypeAlias = Literal["env", "model"]
 
 _LARGE_BYTES = 64 * 1024
 """Observations from this size on are large: see `grpc_stream.open_stream`."""
+_FLUSH_S = 0.05
+"""How long closing waits for what was sent last."""
+_FAREWELL_S = 5.0
+"""How long a thread waits for it after that."""
+_STUCK_S = 1.0
 _NO_ANSWER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 _TOO_LARGE = frozenset({"RESOURCE_EXHAUSTED", "OUT_OF_RANGE"})
 
@@ -81,7 +86,7 @@ class GrpcConnection(Connection):
         self.described: Offer | None = None
         self.edition = ""
         self._contract: EnvContract | None = None
-        self._channel = channel
+        self._channel: grpc.Channel | None = channel
         self._stream: JoinStream | None = None
         self._speech: ClientSpeech | None = None
         self._unary: Any = None
@@ -113,9 +118,12 @@ class GrpcConnection(Connection):
         if not data:
             return 0
         try:
-            stream.send(data)
+            stream.send(data, math.inf if timeout_s is None else time.monotonic() + timeout_s)
         except StreamEnded as end:
             raise self._lost(str(end)) from None
+        except StreamLate:
+            self._end("a message could not be sent in time")
+            raise self._late("a message could not be sent", timeout_s, is_usable=False) from None
         return len(data)
 
     def receive(self, timeout_s: float | None = None) -> Message:
@@ -137,9 +145,10 @@ class GrpcConnection(Connection):
                 if message is not None:
                     return message
                 _logger.debug("reply_dropped address=%s bytes=%d", self.address, len(data))
-        except StreamLate:
-            self._lost("its reply came too late")
-            raise self._late("nothing came", timeout_s, is_usable=False) from None
+        except StreamLate as late:
+            if not late.is_usable:
+                self._lost("its reply came too late")
+            raise self._late("nothing came", timeout_s, is_usable=late.is_usable) from None
         except StreamEnded as end:
             return self._ended(end)
         except WireError as error:
@@ -152,18 +161,26 @@ class GrpcConnection(Connection):
     def close(self) -> None:
         is_first = self._end_reason is None
         self._lost("closed here")
-        stream = self._stream
-        if stream is not None:
-            with contextlib.suppress(Exception):
-                if is_first:
-                    stream.close()
-                else:
-                    stream.cancel()
-                    stream.close()
-        unary = self._unary
+        unary, stream = self._unary, self._stream
         if unary is not None:
             unary.cancel()
-        self._channel.close()
+        if stream is not None and is_first and not stream.close(_FLUSH_S):
+            # a server that is stopped hears what was said last when it goes on
+            threading.Thread(
+                target=self._let_go, args=(_FAREWELL_S,), name="rollmesh-grpc-end", daemon=True
+            ).start()
+        else:
+            self._let_go(0.0)
+
+    def _let_go(self, limit_s: float) -> None:
+        """End the call, at the latest after the limit, and the channel."""
+        stream = self._stream
+        if stream is not None and not (limit_s and stream.close(limit_s)):
+            stream.cancel()
+            stream.close(_STUCK_S)
+        channel, self._channel = self._channel, None  # whoever keeps this keeps no descriptors
+        if channel is not None:
+            channel.close()
 
     # ------------------------------------------------------------------------ the hello
 
@@ -250,7 +267,10 @@ class GrpcConnection(Connection):
             self._speech = EnvSpeech(contract, said.dialect, writable=writable, report=report)
             is_large = _is_large(contract)
         path = f"/{SERVICES[self._service]}/Join"
-        self._stream = open_stream(self._channel, path, metadata, is_large=is_large)
+        channel = self._channel
+        if channel is None:
+            raise self._lost("closed")
+        self._stream = open_stream(channel, path, metadata, is_large=is_large)
         if self._end_reason is not None:
             self._stream.cancel()
 
@@ -309,10 +329,11 @@ class GrpcConnection(Connection):
 
     def _ask(self, method: str, request: bytes, timeout_s: float | None) -> bytes | ErrorBody:
         """Do a call that has one answer; return it, or what the server meant by its status."""
-        if self._end_reason is not None:
+        channel = self._channel
+        if self._end_reason is not None or channel is None:
             raise self._lost("closed")
         path = f"/{SERVICES[self._service]}/{method}"
-        call = self._unary = self._channel.unary_unary(path).future(
+        call = self._unary = channel.unary_unary(path).future(
             request, timeout=timeout_s, metadata=self._metadata
         )
         if self._end_reason is not None:  # shut down meanwhile

@@ -9,7 +9,8 @@
 - `PlainStream` is grpc's documented call: a thread that takes requests, one that takes responses.
 
 grpc gives a waiting caller no deadline on a stream. A watchdog, one thread for all streams of the
-process, cancels the call of whoever waits too long; a wait that ends in time costs a comparison.
+process, wakes whoever waits too long, or cancels the call where it cannot be woken; a wait that
+ends in time costs a comparison.
 """
 
 from __future__ import annotations
@@ -19,18 +20,16 @@ import math
 import queue
 import threading
 import time
-import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
+from rollmesh.transport.grpc_limits import WATCHDOG
 from rollmesh.transport.grpc_loading import grpc
 
 Metadata: TypeAlias = "Sequence[tuple[str, str | bytes]]"
 
-_FLUSH_S = 0.05
-"""How long closing waits for what was sent last."""
 _STUCK_S = 1.0
 
 
@@ -51,17 +50,15 @@ class StreamEnded(Exception):  # noqa: N818 - never leaves the transport
 
 
 class StreamLate(Exception):  # noqa: N818 - never leaves the transport
-    """The call was cancelled because somebody waited too long."""
+    """Somebody waited too long.
 
+    Attributes:
+        is_usable: Whether the call goes on; else it was cancelled.
+    """
 
-class Watched(Protocol):
-    """What may wait too long."""
-
-    expiry: float
-
-    def expire(self, expiry: float) -> None:
-        """End the wait that was to end by `expiry`."""
-        ...
+    def __init__(self, *, is_usable: bool = False) -> None:
+        super().__init__()
+        self.is_usable = is_usable
 
 
 class JoinStream(ABC):
@@ -77,11 +74,16 @@ class JoinStream(ABC):
         self._end: StreamEnded | None = None
 
     @abstractmethod
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, expiry: float = math.inf) -> None:
         """Send a message; returns before it is on its way.
+
+        Args:
+            data: The message.
+            expiry: When to give up where one must wait, on the monotonic clock.
 
         Raises:
             StreamEnded: The call is over.
+            StreamLate: It could not be sent in time; the call is over.
         """
 
     @abstractmethod
@@ -93,7 +95,7 @@ class JoinStream(ABC):
 
         Raises:
             StreamEnded: The call is over.
-            StreamLate: Nothing came in time; the call is over.
+            StreamLate: Nothing came in time.
         """
 
     @abstractmethod
@@ -101,8 +103,15 @@ class JoinStream(ABC):
         """End the call; a `receive` under way ends at once."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Let what was sent reach the other side, for a moment, and end the call."""
+    def close(self, limit_s: float) -> bool:
+        """Say that nothing more is sent, and wait until the server ends the call.
+
+        Args:
+            limit_s: How long to wait.
+
+        Returns:
+            Whether the call is over. If not, close again, or cancel first to end it at once.
+        """
 
     def expire(self, expiry: float) -> None:
         """End the call because the wait that was to end by `expiry` did not."""
@@ -114,93 +123,6 @@ class JoinStream(ABC):
         if self._end is None:
             self._end = end
         return StreamLate() if self._is_late else self._end
-
-
-class _Watchdog:
-    """Looks after deadlines; its thread starts with the first of them."""
-
-    def __init__(self) -> None:
-        self._streams: weakref.WeakSet[Watched] = weakref.WeakSet()
-        self._condition = threading.Condition(threading.Lock())
-        self._next = math.inf
-        self._hurried = math.inf
-        self._thread: threading.Thread | None = None
-
-    def watch(self, stream: Watched) -> None:
-        """Look after a stream from now on."""
-        with self._condition:
-            self._streams.add(stream)
-            if self._thread is None or not self._thread.is_alive():
-                self._next = self._hurried = math.inf
-                self._thread = threading.Thread(
-                    target=self._run, name="rollmesh gRPC deadlines", daemon=True
-                )
-                self._thread.start()
-
-    def arm(self, stream: Watched, expiry: float) -> None:
-        """Begin a wait. No lock is taken unless this deadline comes before every other."""
-        stream.expiry = expiry
-        if expiry < self._next:
-            with self._condition:
-                self._hurried = min(self._hurried, expiry)
-                self._condition.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._condition:
-                self._next = math.inf  # from here on, whoever begins a wait says so
-                streams = list(self._streams)
-            now, earliest = time.monotonic(), math.inf
-            for stream in streams:
-                expiry = stream.expiry
-                if expiry <= now:
-                    with contextlib.suppress(Exception):
-                        stream.expire(expiry)
-                else:
-                    earliest = min(earliest, expiry)
-            del streams
-            stream = None
-            with self._condition:
-                self._next = min(earliest, self._hurried)
-                self._hurried = math.inf
-                left_s = self._next - time.monotonic()
-                if left_s > 0:
-                    self._condition.wait(None if math.isinf(left_s) else min(left_s, 3600.0))
-
-
-_watchdog = _Watchdog()
-
-
-class Limit:
-    """A limit on something else than a stream's receive: `arm`, do it, `disarm`.
-
-    Args:
-        cut: Ends what is under way; called from another thread.
-
-    Attributes:
-        expiry: When it is late, on the monotonic clock; infinite where nothing is under way.
-        is_late: Whether it was cut.
-    """
-
-    def __init__(self, cut: Callable[[], None]) -> None:
-        self.expiry = math.inf
-        self.is_late = False
-        self._cut = cut
-        _watchdog.watch(self)
-
-    def arm(self, expiry: float) -> None:
-        """Begin."""
-        _watchdog.arm(self, expiry)
-
-    def disarm(self) -> None:
-        """It is over."""
-        self.expiry = math.inf
-
-    def expire(self, expiry: float) -> None:
-        """Cut what was to end by `expiry`."""
-        if self.expiry == expiry:
-            self.is_late = True
-            self._cut()
 
 
 # ------------------------------------------------------------------------------------- plain
@@ -216,15 +138,16 @@ class PlainStream(JoinStream):
             iter(self._requests.get, None), metadata=tuple(metadata)
         )
         self._next = self._call.__next__
-        _watchdog.watch(self)
+        WATCHDOG.watch(self)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, expiry: float = math.inf) -> None:
+        del expiry  # the queue has room
         if self._end is not None:
             raise self._end
         self._requests.put(data)
 
     def receive(self, expiry: float = math.inf) -> bytes:
-        _watchdog.arm(self, expiry)
+        WATCHDOG.arm(self, expiry)
         try:
             return self._next()
         except StopIteration:
@@ -238,13 +161,12 @@ class PlainStream(JoinStream):
         self._call.cancel()
         self._requests.put(None)
 
-    def close(self) -> None:
+    def close(self, limit_s: float) -> bool:
         self._requests.put(None)  # the call's thread sends what is before it, then half-closes
-        if self._end is None:
-            wait = threading.Event()
-            if self._call.add_callback(wait.set):
-                wait.wait(_FLUSH_S)
-        self._call.cancel()
+        if self._end is not None:
+            return True
+        over = threading.Event()
+        return not self._call.add_callback(over.set) or over.wait(limit_s)
 
 
 def _end_of(error: Any) -> StreamEnded:
@@ -258,7 +180,7 @@ def _end_of(error: Any) -> StreamEnded:
 
 # ------------------------------------------------------------------------------------ direct
 
-_SENT, _RECEIVED, _STATUS, _HEADERS, _OPENED, _HALF_CLOSED = range(1, 7)
+_SENT, _RECEIVED, _STATUS, _HEADERS, _OPENED, _HALF_CLOSED, _WAKE = range(1, 8)
 
 
 class DirectStream(JoinStream):
@@ -279,8 +201,13 @@ class DirectStream(JoinStream):
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._waiting: deque[bytes] = deque()
+        self._messages: deque[bytes] = deque()
         self._is_sending = False
         self._is_receiving = False
+        self._is_half_closed = False
+        self._is_patient = False
+        """Whether the wait under way can be ended without ending the call."""
+        self._is_woken = False
         self._outstanding = 3
         self._status: StreamEnded | None = None
         start = (
@@ -288,7 +215,7 @@ class DirectStream(JoinStream):
             ((cygrpc.ReceiveStatusOnClientOperation(0),), _STATUS),
             ((cygrpc.ReceiveInitialMetadataOperation(0),), _HEADERS),
         )
-        self._call = channel._channel.segregated_call(  # noqa: SLF001 - see the module
+        self._call: Any = channel._channel.segregated_call(  # noqa: SLF001 - see the module
             cygrpc.PropagationConstants.GRPC_PROPAGATE_DEFAULTS,
             method.encode(),
             None,
@@ -300,67 +227,97 @@ class DirectStream(JoinStream):
         )
         self._operate = self._call.operate
         self._next_event = self._call.next_event
-        _watchdog.watch(self)
+        WATCHDOG.watch(self)
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, expiry: float = math.inf) -> None:
         with self._lock:
             if self._status is not None:
                 raise self._status
-            if self._is_sending:
-                self._waiting.append(data)
-            else:
+            if not self._is_sending:
                 self._start_send(data)
                 return
+            self._waiting.append(data)
         if self._reading.acquire(blocking=False):  # nobody else takes events
             try:
-                while self._waiting and self._status is None:
-                    self._take(self._next_event())
+                self._wait(expiry, lambda: not self._waiting)
             finally:
                 self._reading.release()
+            if self._status is not None:
+                raise self._over(self._status)
+            if self._waiting:
+                raise StreamLate(is_usable=True)
 
     def receive(self, expiry: float = math.inf) -> bytes:
         with self._reading:
-            if self._status is not None:
-                raise self._over(self._status)
-            if not self._is_receiving:
-                with self._lock:
-                    self._begin(self._receive, _RECEIVED)
-                    self._is_receiving = True
-            _watchdog.arm(self, expiry)
-            try:
-                while True:
-                    data = self._take(self._next_event())
-                    if data is not None:
-                        return data
-                    if self._status is not None:
-                        self._drain()
-                        raise self._over(self._status)
-            finally:
-                self.expiry = math.inf
+            messages = self._messages
+            if not messages:
+                if self._status is not None:
+                    raise self._over(self._status)
+                if not self._is_receiving:
+                    with self._lock:
+                        self._start_receive()
+                self._wait(expiry, lambda: bool(messages))
+                if not messages:
+                    if self._status is None:
+                        raise StreamLate(is_usable=True)
+                    self._drain()
+                    raise self._over(self._status)
+            return messages.popleft()
+
+    def expire(self, expiry: float) -> None:
+        if not self._is_patient:
+            super().expire(expiry)
+            return
+        with self._lock:
+            if self.expiry == expiry and self._status is None:
+                self._is_woken = True
+                self._begin((), _WAKE)  # an event without an operation: whoever waits looks up
 
     def cancel(self) -> None:
         with contextlib.suppress(Exception):  # a call that is over takes none
             self._call.cancel(_CANCELLED, "cancelled")
 
-    def close(self) -> None:
-        if not self._reading.acquire(timeout=_FLUSH_S):
+    def close(self, limit_s: float) -> bool:
+        if not self._reading.acquire(timeout=limit_s):
             self.cancel()  # wakes who is receiving
             if not self._reading.acquire(timeout=_STUCK_S):
-                return
+                return True  # and takes what is left
         try:
-            if self._status is None:
-                _watchdog.arm(self, time.monotonic() + _FLUSH_S)
-                while self._is_sending and self._status is None:
-                    self._take(self._next_event())
-                with self._lock:
-                    if self._status is None:
-                        self._begin((self._half_close,), _HALF_CLOSED)
-                while self._status is None:  # the watchdog ends a wait that is in vain
-                    self._take(self._next_event())
-            self._drain()
+            self._wait(time.monotonic() + limit_s, self._is_said)
+            with self._lock:
+                if self._status is None and self._is_said() and not self._is_half_closed:
+                    self._is_half_closed = True
+                    self._begin((self._half_close,), _HALF_CLOSED)
+                    if not self._is_receiving:
+                        self._start_receive()
+            self._wait(time.monotonic() + limit_s, lambda: False)
+            if self._status is not None:
+                self._drain()
+                self._let_go()
+            return self._status is not None
+        finally:
+            self._reading.release()
+
+    def _let_go(self) -> None:
+        """Keep nothing of grpc: an error's traceback may keep this for long."""
+        self._call = None
+        self._operate = self._next_event = _refuse
+
+    def _is_said(self) -> bool:
+        return not self._is_sending
+
+    def _wait(self, expiry: float, is_done: Callable[[], bool]) -> None:
+        """Take events until something is done, the call is over, or the time is."""
+        if self._status is not None or is_done():
+            return
+        self._is_woken, self._is_patient = False, True
+        WATCHDOG.arm(self, expiry)
+        try:
+            while self._status is None and not self._is_woken and not is_done():
+                self._take(self._next_event())
         finally:
             self.expiry = math.inf
-            self._reading.release()
+            self._is_patient = False
 
     def _begin(self, operations: tuple[Any, ...], tag: int) -> None:
         """Begin a batch of operations; with the lock, as its event may be taken at once.
@@ -377,25 +334,34 @@ class DirectStream(JoinStream):
             raise self._over(self._status) from None
         self._outstanding += 1
 
+    def _start_receive(self) -> None:
+        """Begin to receive; called with the lock."""
+        self._begin(self._receive, _RECEIVED)
+        self._is_receiving = True
+
     def _start_send(self, data: bytes) -> None:
         """Begin to send; called with the lock."""
         self._begin((self._send_operation(data, 0),), _SENT)
         self._is_sending = True
 
-    def _take(self, event: Any) -> bytes | None:
-        """Take note of an event; return the message that it brought."""
+    def _take(self, event: Any) -> None:
+        """Take note of an event."""
         tag = event.tag
         with self._lock:  # whoever sends counts too
             self._outstanding -= 1
-        if tag == _RECEIVED:
-            self._is_receiving = False
-            return event.batch_operations[0].message()
-        if tag == _SENT:
-            with self._lock:
+            if tag == _RECEIVED:
+                self._is_receiving = False
+                data = event.batch_operations[0].message()
+                if data is not None:
+                    if not self._is_half_closed:
+                        self._messages.append(data)
+                    elif self._status is None:  # the status comes after the last message
+                        self._start_receive()
+            elif tag == _SENT:
                 self._is_sending = False
                 if self._waiting and self._status is None:
                     self._start_send(self._waiting.popleft())
-        elif tag == _STATUS:
+        if tag == _STATUS:
             operation = event.batch_operations[0]
             trailers = {entry[0]: entry[1] for entry in operation.trailing_metadata() or ()}
             with self._lock:
@@ -404,7 +370,6 @@ class DirectStream(JoinStream):
                     _text(operation.details()),
                     trailers,
                 )
-        return None
 
     def _drain(self) -> None:
         """Take the events that are left, which come at once when a call is over."""
@@ -413,6 +378,10 @@ class DirectStream(JoinStream):
 
 
 _CANCELLED = 1
+
+
+def _refuse(*_: object) -> Any:
+    raise ValueError("the call is over")
 
 
 def _text(details: Any) -> str:
