@@ -10,4 +10,7 @@ stream.py         the bytes of one socket, with deadlines; where TLS goes
 shared_memory.py  slots for large payloads, and leases of them
 spin.py           when looking again beats sleeping
 memory.py         the same within one process
+grpc_client.py    connections of gRPC clients; grpc_listener.py and grpc_server.py: those of servers
+grpc_stream.py    the bytes of one call, at a client; grpc_calls.py and grpc_engine.py: at a server
+upgrade.py        from a gRPC address to the fastest path that reaches the same server
 """

@@ -205,6 +205,9 @@ class DirectCall(ServerCall):
         event: By which grpc told of it.
         events: Its completion queue.
         operations: grpc's own (`cygrpc`).
+
+    Attributes:
+        when_closed: Called with it once nothing of grpc is held any more.
     """
 
     def __init__(self, event: Any, events: Any, operations: Any) -> None:
@@ -212,6 +215,7 @@ class DirectCall(ServerCall):
         self._call: Any = event.call
         peer = self._call.peer()
         self.peer = peer.decode("utf-8", "replace") if isinstance(peer, bytes) else str(peer)
+        self.when_closed: Callable[[DirectCall], object] = bool
         self._poll = events.poll
         self._operations = operations
         self._receive = (operations.ReceiveMessageOperation(0),)
@@ -317,6 +321,7 @@ class DirectCall(ServerCall):
             if self._outstanding <= 0:  # keep nothing of grpc: a traceback may keep this for long
                 self._call = None
                 self._poll = _nothing
+                self.when_closed(self)
         finally:
             self._reading.release()
 

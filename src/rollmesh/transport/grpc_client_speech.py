@@ -16,9 +16,17 @@ from typing import Any
 import numpy as np
 
 from rollmesh.errors import InvalidValue, WireError
-from rollmesh.ports import EnvContract, PredictReply, PredictRequest, ResetReply, StepReply
+from rollmesh.ports import (
+    EnvContract,
+    PredictReply,
+    PredictRequest,
+    ResetReply,
+    StepReply,
+    StepRequest,
+)
 from rollmesh.spaces.codec import Leaves
 from rollmesh.transport.grpc_common import BoundFraming
+from rollmesh.transport.grpc_steps import ReplyReader, RequestWriter
 from rollmesh.wire import protobuf as wire
 from rollmesh.wire.contract import decode_contract
 from rollmesh.wire.messages import (
@@ -34,6 +42,7 @@ from rollmesh.wire.messages import (
 from rollmesh.wire.metadata import Report
 
 _PING, _PONG, _ERROR, _CANCEL = Kind.PING, Kind.PONG, Kind.ERROR, Kind.CANCEL
+_STEP = Kind.STEP
 _NO_PING = Probe(b"")
 _MOST_FRAMES = 1024
 """Longest chunk that a released model may be asked for."""
@@ -89,6 +98,7 @@ class ClientSpeech:
                 message=f"the reply to {kind.name} cannot be read: {error}",
                 outcome="done",
             )
+        self._learn(request, body, data)
         if type(body) is ErrorBody:
             kind = _ERROR
         elif kind is _PING and type(body) is ProbeReply:
@@ -116,6 +126,9 @@ class ClientSpeech:
     def _read(self, envelope: wire.Envelope, request: Any) -> Any:
         raise NotImplementedError
 
+    def _learn(self, request: Any, body: Any, data: bytes) -> None:
+        """Take note of a reply that was read."""
+
 
 class EnvSpeech(ClientSpeech):
     """Speaks to an env.
@@ -137,9 +150,39 @@ class EnvSpeech(ClientSpeech):
     ) -> None:
         super().__init__(dialect, writable=writable)
         spoken = wire.EnvClientWire(contract, dialect, report)
-        self._write = spoken.write
+        self._spoken = spoken
         self._open = spoken.open
-        self._read = spoken.read
+        self._requests = RequestWriter(contract.action_space.codec)
+        self._replies = ReplyReader(contract.observation_space.codec)
+
+    def read(self, data: bytes) -> Message | None:
+        found = self._replies.match(data)
+        if found is not None:
+            asked = self._asked.get(found[1])
+            if asked is not None and asked[1] is _STEP:
+                body = self._replies.read(found, asked[2], len(data))
+                if body is not None:
+                    del self._asked[found[1]]
+                    if self._writable:
+                        _make_writable(body)
+                    return Message(_STEP, asked[0], body, len(data))
+        return super().read(data)
+
+    def _write(self, wire_id: str, body: Any) -> bytes:
+        if type(body) is not StepRequest:
+            return self._spoken.write(wire_id, body)
+        data = self._requests.write(wire_id, body)
+        if data is None:
+            data = self._spoken.write(wire_id, body)
+            self._requests.learn(body, data)
+        return data
+
+    def _read(self, envelope: wire.Envelope, request: Any) -> Any:
+        return self._spoken.read(envelope, request)
+
+    def _learn(self, request: Any, body: Any, data: bytes) -> None:
+        if type(body) is StepReply:
+            self._replies.learn(request, body, data)
 
 
 class ModelSpeech(ClientSpeech):

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
@@ -26,7 +27,7 @@ from rollmesh.transport.grpc_calls import (
     PlainCall,
     ServerCall,
 )
-from rollmesh.transport.grpc_loading import grpc
+from rollmesh.transport.grpc_loading import IS_OLDER_WAY, grpc
 
 _logger = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ MOST_AT_ONCE = 96
 """Calls being answered, and streams being begun, at once."""
 _ANSWER_S = 10.0
 """How long a client may take to send the request of a call with one answer."""
+_LOOK_S = 0.004
+"""How often to look for new calls while there are streams."""
 
 
 class CallRefused(Exception):  # noqa: N818 - never leaves the transport
@@ -165,6 +168,10 @@ _CALL, _DOWN = "call", "down"
 class DirectEngine:
     """A server whose streaming calls are read by the threads that wait for them.
 
+    Where those threads read the sockets too (`grpc_loading.IS_OLDER_WAY`), one that waits for new
+    calls would read what is for them, and have to wake them. While there are streams it only looks
+    now and then.
+
     Raises:
         Exception: This version of grpc has other insides.
     """
@@ -178,6 +185,9 @@ class DirectEngine:
         self._at_once = threading.Semaphore(MOST_AT_ONCE)
         self._is_started = False
         self._is_stopped = False
+        self._streams: set[DirectCall] = set()
+        self._bell = threading.Event()
+        self._is_timeout = cygrpc.CompletionType.queue_timeout
         self._is_down = threading.Event()
         self._events = cygrpc.CompletionQueue()
         self._server = cygrpc.Server(tuple(settings), False)
@@ -212,6 +222,7 @@ class DirectEngine:
                 self._server.start()
                 threading.Thread(target=self._run, name="rollmesh-grpc", daemon=True).start()
             self._server.shutdown(self._events, _DOWN)
+            self._bell.set()
         threading.Thread(
             target=self._cut, args=(grace_s,), name="rollmesh-grpc-end", daemon=True
         ).start()
@@ -225,7 +236,7 @@ class DirectEngine:
         events = self._operations.CompletionQueue()
         self._request_call(events, self._events, _CALL)
         while True:
-            event = self._events.poll()
+            event = self._next_event()
             if event.tag == _DOWN:
                 break
             if event.tag != _CALL:
@@ -240,6 +251,15 @@ class DirectEngine:
         self._is_down.set()
         with self._lock, contextlib.suppress(Exception):  # `shutdown` may not have returned yet
             self._server.destroy()
+
+    def _next_event(self) -> Any:
+        poll, streams = self._events.poll, self._streams
+        while IS_OLDER_WAY and streams:
+            event = poll(time.time())
+            if event.completion_type != self._is_timeout:
+                return event
+            self._bell.wait(_LOOK_S)
+        return poll()
 
     def _take(self, event: Any, events: Any) -> None:
         """Hand a call to a thread."""
@@ -259,6 +279,8 @@ class DirectEngine:
         try:
             begin = self._methods.find_stream(path)
             if begin is not None:
+                self._streams.add(call)
+                call.when_closed = self._streams.discard
                 begin(call)
                 return
             answer = self._methods.find_answer(path)

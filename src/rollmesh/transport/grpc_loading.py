@@ -34,7 +34,10 @@ def _version() -> str:
         return ""
 
 
-if chooses(_version(), is_loaded="grpc" in sys.modules, is_set=_VARIABLE in os.environ):
+IS_OLDER_WAY = chooses(_version(), is_loaded="grpc" in sys.modules, is_set=_VARIABLE in os.environ)
+"""Whether the thread that waits for a message also reads it."""
+
+if IS_OLDER_WAY:
     os.environ[_VARIABLE] = _OLDER_WAY
     try:
         import grpc
@@ -43,4 +46,4 @@ if chooses(_version(), is_loaded="grpc" in sys.modules, is_set=_VARIABLE in os.e
 else:
     import grpc
 
-__all__ = ["chooses", "grpc"]
+__all__ = ["IS_OLDER_WAY", "chooses", "grpc"]

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from rollmesh.transport.grpc_limits import WATCHDOG
-from rollmesh.transport.grpc_loading import grpc
+from rollmesh.transport.grpc_loading import IS_OLDER_WAY, grpc
 
 Metadata: TypeAlias = "Sequence[tuple[str, str | bytes]]"
 
@@ -397,10 +397,10 @@ def open_stream(
         channel: To the server.
         method: Its path.
         metadata: Sent with it.
-        is_large: Whether responses are large: those come sooner over the threads of grpc, whose
-            allocations do not return memory to the system after every message.
+        is_large: Whether responses are large: where threads of grpc read the socket, they had
+            better take the responses too.
     """
-    if not is_large:
+    if IS_OLDER_WAY or not is_large:
         # another version of grpc may have other insides: its own interface still works
         with contextlib.suppress(Exception):
             return DirectStream(channel, method, metadata)

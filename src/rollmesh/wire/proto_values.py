@@ -134,7 +134,7 @@ def parse(message: Any, data: bytes, what: str) -> Any:
 # --------------------------------------------------------------------------------- cutting
 
 
-class _Odd(Exception):  # noqa: N818 - never leaves this module
+class Odd(Exception):  # noqa: N818 - never leaves the mapping
     """Bytes that the library should look at."""
 
 
@@ -156,10 +156,11 @@ def cut_leaves(
     if len(data) < CUT_ABOVE:
         return None
     try:
-        place, start, stop = _find(data, 0, len(data), outer_tags)
-        inner_place, inner_start, inner_stop = _find(data, start, stop, (inner_tag,))
-        leaves = _slices(data, inner_start, inner_stop)
-    except (_Odd, IndexError):
+        place, start, stop = find_field(data, 0, len(data), outer_tags)
+        inner_place, inner_start, inner_stop = find_field(data, start, stop, (inner_tag,))
+        view = memoryview(data)
+        leaves = [view[begin:end] for begin, end in leaf_spans(data, inner_start, inner_stop)]
+    except (Odd, IndexError):
         return None
     shorter = stop - start - (inner_stop - inner_place)
     rest = b"".join(
@@ -178,8 +179,13 @@ CUT_ABOVE = 32768
 """Messages of fewer bytes are not worth the cutting."""
 
 
-def _find(data: bytes, start: int, stop: int, tags: Sequence[int]) -> tuple[int, int, int]:
-    """Return where the one field with such a tag stands, starts and stops."""
+def find_field(data: bytes, start: int, stop: int, tags: Sequence[int]) -> tuple[int, int, int]:
+    """Return where the one field with such a tag stands, starts and stops.
+
+    Raises:
+        Odd: There is none, or another one, or bytes that the library should look at.
+        IndexError: The bytes end too soon.
+    """
     found: tuple[int, int, int] | None = None
     place = start
     while place < stop:
@@ -187,26 +193,30 @@ def _find(data: bytes, start: int, stop: int, tags: Sequence[int]) -> tuple[int,
         begin, end = _field(data, place, stop)
         if first in tags:
             if found is not None:
-                raise _Odd
+                raise Odd
             found = place, begin, end
         place = end
     if found is None:
-        raise _Odd
+        raise Odd
     return found
 
 
-def _slices(data: bytes, start: int, stop: int) -> list[memoryview]:
-    """Return a view of each leaf of a `SpaceValue`."""
-    view = memoryview(data)
-    leaves: list[memoryview] = []
+def leaf_spans(data: bytes, start: int, stop: int) -> list[tuple[int, int]]:
+    """Return where each leaf of a `SpaceValue` starts and stops.
+
+    Raises:
+        Odd: There is something else, or bytes that the library should look at.
+        IndexError: The bytes end too soon.
+    """
+    spans: list[tuple[int, int]] = []
     place = start
     while place < stop:
         if data[place] != _LEAF_TAG[0]:
-            raise _Odd
+            raise Odd
         begin, end = _field(data, place, stop)
-        leaves.append(view[begin:end])
+        spans.append((begin, end))
         place = end
-    return leaves
+    return spans
 
 
 def _field(data: bytes, place: int, stop: int) -> tuple[int, int]:
@@ -225,7 +235,7 @@ def _field(data: bytes, place: int, stop: int) -> tuple[int, int]:
                 break
             shift += 7
             if shift > _LONGEST_SHIFT:
-                raise _Odd
+                raise Odd
         end = place + length
     elif kind == 0:
         while data[place] & _MORE:
@@ -234,9 +244,9 @@ def _field(data: bytes, place: int, stop: int) -> tuple[int, int]:
     elif kind in _FIXED:
         end = place + _FIXED[kind]
     else:
-        raise _Odd
+        raise Odd
     if end > stop:
-        raise _Odd
+        raise Odd
     return place, end
 
 
