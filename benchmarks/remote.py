@@ -114,7 +114,7 @@ def _client(address: str, *, spins: bool = True) -> Any:
 
     At a gRPC address it is kept from changing to a faster transport.
     """
-    from rollmesh.endpoint.client_options import client_options
+    from rollmesh.endpoint.clients.client_options import client_options
     from rollmesh.transport.connection import ConnectionOptions
 
     if not address.startswith("rollmesh+"):
@@ -146,7 +146,7 @@ def ours(
 
     def connect(where: str) -> Drive:
         import rollmesh
-        from rollmesh.endpoint.remote_env import RemoteEnv
+        from rollmesh.endpoint.clients.remote_env import RemoteEnv
 
         model = workload.policy if num_envs == 1 else batch_model(workload)
         options = _client(where, spins=spins)
@@ -167,7 +167,7 @@ def our_env(name: str, workload: Workload, *, address: str = NATIVE_UNIX) -> Ent
     """Return our `RemoteEnv` in a loop by hand."""
 
     def connect(where: str) -> Drive:
-        from rollmesh.endpoint.remote_env import RemoteEnv
+        from rollmesh.endpoint.clients.remote_env import RemoteEnv
 
         env = RemoteEnv(where)
         return Drive(run=_gymnasium_episodes(env, workload), close=env.close)
@@ -181,8 +181,8 @@ def ours_both(name: str, workload: Workload, *, address: str = NATIVE_UNIX) -> E
 
     def connect(env_address: str, model_address: str) -> Drive:
         import rollmesh
-        from rollmesh.endpoint.remote_env import RemoteEnv
-        from rollmesh.endpoint.remote_model import RemoteModel
+        from rollmesh.endpoint.clients.remote_env import RemoteEnv
+        from rollmesh.endpoint.clients.remote_model import RemoteModel
 
         options = _client(env_address)
         model: Any = model_address

@@ -91,7 +91,7 @@ def env_of(workload: Workload, asked: argparse.Namespace) -> Callable[[], Any]:
 
 
 def _serve(server_type: type[Any], target: Any, asked: argparse.Namespace) -> None:
-    from rollmesh.endpoint.server_options import ServerOptions
+    from rollmesh.endpoint.servers.server_options import ServerOptions
 
     usual = ServerOptions().connection
     options = ServerOptions(
@@ -104,14 +104,14 @@ def _serve(server_type: type[Any], target: Any, asked: argparse.Namespace) -> No
 
 def rollmesh_env(workload: Workload, asked: argparse.Namespace) -> None:
     """Serve an env with rollmesh."""
-    from rollmesh.endpoint.env_server import EnvServer
+    from rollmesh.endpoint.servers.env_server import EnvServer
 
     _serve(EnvServer, env_of(workload, asked), asked)
 
 
 def rollmesh_model(workload: Workload, asked: argparse.Namespace) -> None:
     """Serve a model with rollmesh."""
-    from rollmesh.endpoint.model_server import ModelServer
+    from rollmesh.endpoint.servers.model_server import ModelServer
 
     _serve(ModelServer, workload.policy, asked)
 

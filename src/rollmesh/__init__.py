@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rollmesh.api import evaluate
     from rollmesh.connecting import connect
-    from rollmesh.endpoint.env_server import EnvServer
-    from rollmesh.endpoint.model import EpisodeContext, Model
-    from rollmesh.endpoint.model_server import ModelServer
-    from rollmesh.endpoint.remote_env import RemoteEnv
-    from rollmesh.endpoint.remote_model import RemoteModel
-    from rollmesh.endpoint.remote_vector_env import RemoteVectorEnv
-    from rollmesh.endpoint.server_options import ServerOptions
+    from rollmesh.endpoint.clients.remote_env import RemoteEnv
+    from rollmesh.endpoint.clients.remote_model import RemoteModel
+    from rollmesh.endpoint.clients.remote_vector_env import RemoteVectorEnv
+    from rollmesh.endpoint.models.model import EpisodeContext, Model
+    from rollmesh.endpoint.servers.env_server import EnvServer
+    from rollmesh.endpoint.servers.model_server import ModelServer
+    from rollmesh.endpoint.servers.server_options import ServerOptions
     from rollmesh.errors import (
         EnvFailed,
         InvalidSpec,
@@ -78,25 +78,25 @@ _MODULE_OF = {
     "BackgroundHooks": "rollmesh.runtime.background_hooks",
     "CancelToken": "rollmesh.runtime.cancel",
     "EnvFailed": "rollmesh.errors",
-    "EnvServer": "rollmesh.endpoint.env_server",
-    "EpisodeContext": "rollmesh.endpoint.model",
+    "EnvServer": "rollmesh.endpoint.servers.env_server",
+    "EpisodeContext": "rollmesh.endpoint.models.model",
     "EpisodeResult": "rollmesh.results.result",
     "EvalResult": "rollmesh.results.result",
     "Hooks": "rollmesh.runtime.hooks",
     "InvalidSpec": "rollmesh.errors",
     "InvalidValue": "rollmesh.errors",
     "Limits": "rollmesh.limits",
-    "Model": "rollmesh.endpoint.model",
+    "Model": "rollmesh.endpoint.models.model",
     "ModelFailed": "rollmesh.errors",
-    "ModelServer": "rollmesh.endpoint.model_server",
+    "ModelServer": "rollmesh.endpoint.servers.model_server",
     "OperationTimeout": "rollmesh.errors",
-    "RemoteEnv": "rollmesh.endpoint.remote_env",
-    "RemoteModel": "rollmesh.endpoint.remote_model",
-    "RemoteVectorEnv": "rollmesh.endpoint.remote_vector_env",
+    "RemoteEnv": "rollmesh.endpoint.clients.remote_env",
+    "RemoteModel": "rollmesh.endpoint.clients.remote_model",
+    "RemoteVectorEnv": "rollmesh.endpoint.clients.remote_vector_env",
     "RollmeshError": "rollmesh.errors",
     "RouteCancelled": "rollmesh.errors",
     "RouteError": "rollmesh.errors",
-    "ServerOptions": "rollmesh.endpoint.server_options",
+    "ServerOptions": "rollmesh.endpoint.servers.server_options",
     "Session": "rollmesh.session",
     "StepResult": "rollmesh.session",
     "TlsClient": "rollmesh.transport.security",

@@ -6,17 +6,17 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from rollmesh.arguments import read_limits
-from rollmesh.endpoint.client_dialing import ConnectRefused
-from rollmesh.endpoint.client_options import Transport, client_options
+from rollmesh.endpoint.clients.client_dialing import ConnectRefused
+from rollmesh.endpoint.clients.client_options import Transport, client_options
 from rollmesh.errors import InvalidSpec
 from rollmesh.limits import Limits
 from rollmesh.transport.security import TlsClient, Token
 
 if TYPE_CHECKING:
-    from rollmesh.endpoint.client_options import ClientOptions
-    from rollmesh.endpoint.remote_env import RemoteEnv
-    from rollmesh.endpoint.remote_model import RemoteModel
-    from rollmesh.endpoint.remote_vector_env import RemoteVectorEnv
+    from rollmesh.endpoint.clients.client_options import ClientOptions
+    from rollmesh.endpoint.clients.remote_env import RemoteEnv
+    from rollmesh.endpoint.clients.remote_model import RemoteModel
+    from rollmesh.endpoint.clients.remote_vector_env import RemoteVectorEnv
 
 _SERVICES = (None, "env", "model")
 
@@ -78,7 +78,7 @@ def connect(
         except ConnectRefused as refusal:
             if service == "env" or refusal.code != "incompatible":
                 raise
-    from rollmesh.endpoint.remote_model import RemoteModel
+    from rollmesh.endpoint.clients.remote_model import RemoteModel
 
     return RemoteModel(address, options=options, limits=checked)
 
@@ -86,13 +86,13 @@ def connect(
 def _connect_env(
     address: str, options: ClientOptions, limits: Limits
 ) -> RemoteEnv | RemoteVectorEnv:
-    from rollmesh.endpoint.env_client import connect_env
+    from rollmesh.endpoint.clients.env_client import connect_env
 
     port = connect_env(address, options, limits=limits, lanes=False)
     if port.contract.num_envs == 1:
-        from rollmesh.endpoint.remote_env import RemoteEnv
+        from rollmesh.endpoint.clients.remote_env import RemoteEnv
 
         return RemoteEnv(address, options=options, limits=limits, port=port)
-    from rollmesh.endpoint.remote_vector_env import RemoteVectorEnv
+    from rollmesh.endpoint.clients.remote_vector_env import RemoteVectorEnv
 
     return RemoteVectorEnv(address, options=options, limits=limits, port=port)

@@ -24,8 +24,8 @@ def register() -> None:
         return
     gymnasium.register(
         ENV_ID,
-        entry_point="rollmesh.endpoint.remote_env:RemoteEnv",
-        vector_entry_point="rollmesh.endpoint.remote_vector_env:RemoteVectorEnv",
+        entry_point="rollmesh.endpoint.clients.remote_env:RemoteEnv",
+        vector_entry_point="rollmesh.endpoint.clients.remote_vector_env:RemoteVectorEnv",
         nondeterministic=True,
     )
 

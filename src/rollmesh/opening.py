@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollmesh import events
-from rollmesh.endpoint.contracts import is_env
-from rollmesh.endpoint.env_client import HasEnvPort
-from rollmesh.endpoint.env_loading import open_env
-from rollmesh.endpoint.model_client import HasModelAddress, ModelRoute
-from rollmesh.endpoint.model_loading import open_model
+from rollmesh.endpoint.clients.env_client import HasEnvPort
+from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute
+from rollmesh.endpoint.envs.contracts import is_env
+from rollmesh.endpoint.envs.env_loading import open_env
+from rollmesh.endpoint.models.model_loading import open_model
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.targets import is_address
 from rollmesh.errors import EndpointFault, EnvFailed, ModelFailed

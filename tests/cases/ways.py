@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rollmesh import EvalResult, Session, evaluate
-from rollmesh.endpoint.env_loading import open_env
+from rollmesh.endpoint.envs.env_loading import open_env
 from rollmesh.ports import ResetRequest, StepRequest
 from tests.cases.case_run import MODES, CaseRun
 from tests.cases.recording import Outcome

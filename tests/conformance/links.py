@@ -16,9 +16,9 @@ import gymnasium
 import numpy as np
 
 import rollmesh
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.runtime.hooks import Hooks
 from rollmesh.runtime.trace import TraceHash
 from rollmesh.transport.connection import DEFAULT_OPTIONS, ConnectionOptions

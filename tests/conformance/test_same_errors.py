@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 import rollmesh
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_server import ModelServer
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
 from rollmesh.limits import Limits
 from rollmesh.testing.faults import broken_env, broken_model
 from tests.conformance.links import LINKS, Arm, ArmModel

@@ -14,12 +14,12 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 
-from rollmesh.endpoint.client_options import ClientOptions
-from rollmesh.endpoint.env_client import connect_env
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_client import ModelRoute, connect_model
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.clients.client_options import ClientOptions
+from rollmesh.endpoint.clients.env_client import connect_env
+from rollmesh.endpoint.clients.model_client import ModelRoute, connect_model
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.ids import MINT
 from rollmesh.limits import Limits, timeout_ms
 from rollmesh.ports import (

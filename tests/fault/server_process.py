@@ -9,9 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from tests.unit.serving_toys import Counter
 
 

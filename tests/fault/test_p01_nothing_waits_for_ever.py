@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import EndpointFault, PortTimeout
 from rollmesh.testing.faults import FaultProxy
 from tests.fault.parties import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollmesh.endpoint.env_server import EnvServer
+from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.testing.faults import FaultProxy, seeded_plan
 from tests.fault.parties import (
     ADDRESSES,

@@ -12,9 +12,9 @@ import threading
 
 import pytest
 
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.runtime.driver import RouteDriver
 from rollmesh.runtime.hooks import Hooks
 from rollmesh.runtime.spec import SessionSpec

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rollmesh.endpoint.env_server import EnvServer
+from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.errors import EndpointFault
 from rollmesh.testing.faults import take_stock
 from rollmesh.testing.faults.processes import ChildFailed

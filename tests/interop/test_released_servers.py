@@ -17,9 +17,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import rollmesh
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.env_client import connect_env
-from rollmesh.endpoint.env_server import EnvServer
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.env_client import connect_env
+from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.errors import EndpointFault, EnvFailed, ModelFailed, PortTimeout
 from rollmesh.ports import ResetRequest, StepRequest
 

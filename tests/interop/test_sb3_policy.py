@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.model_loading import open_model
-from rollmesh.endpoint.sb3 import check_policy_file, likely_algorithm
+from rollmesh.endpoint.models.model_loading import open_model
+from rollmesh.endpoint.models.sb3 import check_policy_file, likely_algorithm
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.ports import (
     AdapterContext,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.model_loading import open_model
+from rollmesh.endpoint.models.model_loading import open_model
 from rollmesh.errors import EndpointFault
 from rollmesh.ports import AdapterContext, EpisodeInfo, PredictRequest, SubmitsOperations
 from rollmesh.spaces.space import Box, Dict, Discrete, Text

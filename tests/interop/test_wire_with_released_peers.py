@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.env_loading import open_env
+from rollmesh.endpoint.envs.env_loading import open_env
 from rollmesh.ports import (
     AdapterContext,
     EnvContract,

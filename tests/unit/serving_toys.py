@@ -8,8 +8,8 @@ import threading
 
 import numpy as np
 
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.ports import ResetRequest, StepRequest
 from rollmesh.transport.dialing import dial
 from rollmesh.wire.contract import decode_contract

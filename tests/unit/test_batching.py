@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.batching import BatchingModel
+from rollmesh.endpoint.models.batching import BatchingModel
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.errors import EndpointFault
 from rollmesh.ports import (

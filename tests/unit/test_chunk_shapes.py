@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.chunk_shapes import ActionReader
+from rollmesh.endpoint.models.chunk_shapes import ActionReader
 from rollmesh.errors import InvalidValue
 from rollmesh.spaces.conformance import Checker
 from rollmesh.spaces.space import Box, Dict, Discrete, Sequence, Text, Tuple

@@ -10,9 +10,9 @@ import pytest
 
 from rollmesh.cli import exit_codes, main
 from rollmesh.cli.flags import ConnectFlags, ServeFlags
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import InvalidSpec
 from rollmesh.transport.security import TlsClient, TlsServer, Token
 

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from rollmesh.endpoint.client_dialing import ConnectRefused, Door
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.client_session import ClientSession
-from rollmesh.endpoint.env_client import connect_env
-from rollmesh.endpoint.gym_env import GymEnvPort
+from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Door
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.client_session import ClientSession
+from rollmesh.endpoint.clients.env_client import connect_env
+from rollmesh.endpoint.envs.gym_env import GymEnvPort
 from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, SessionLost
 from rollmesh.limits import Limits
 from rollmesh.transport.address import parse_address

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import rollmesh
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.env_client import RemoteEnvPort, connect_env
-from rollmesh.endpoint.env_loading import open_env
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.gym_env import GymEnvPort
-from rollmesh.endpoint.lane_client import RemoteLanesPort
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.env_client import RemoteEnvPort, connect_env
+from rollmesh.endpoint.clients.lane_client import RemoteLanesPort
+from rollmesh.endpoint.envs.env_loading import open_env
+from rollmesh.endpoint.envs.gym_env import GymEnvPort
+from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.errors import EndpointFault, InvalidSpec, SessionLost
 from rollmesh.limits import Limits
 from rollmesh.ports import PARTIAL_RESET, REBUILD, SUBSET_STEP, AutoresetMode

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollmesh.endpoint.env_loading import open_env
-from rollmesh.endpoint.gym_env import GymEnvPort
-from rollmesh.endpoint.hosted_env import HostedEnv
-from rollmesh.endpoint.lane_envs import LaneEnvs
+from rollmesh.endpoint.envs.env_loading import open_env
+from rollmesh.endpoint.envs.gym_env import GymEnvPort
+from rollmesh.endpoint.envs.hosted_env import HostedEnv
+from rollmesh.endpoint.envs.lane_envs import LaneEnvs
+from rollmesh.endpoint.envs.vector_env import VectorEnvPort
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.vector_env import VectorEnvPort
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.limits import Limits
 from rollmesh.ports import PARTIAL_RESET, REBUILD
@@ -406,7 +406,7 @@ def test_a_dm_env_without_shimmy_says_what_to_install(monkeypatch):
 
 
 def test_loading_this_module_imports_no_gymnasium():
-    code = "import sys, rollmesh.endpoint.env_loading as m; print('gymnasium' in sys.modules)"
+    code = "import sys, rollmesh.endpoint.envs.env_loading as m; print('gymnasium' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": ":".join(sys.path)},

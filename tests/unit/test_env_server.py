@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import ConnectionLost, EndpointFault, InvalidSpec, ListenFailed
 from rollmesh.ports import (
     REBUILD,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollmesh.endpoint.gym_env import GymEnvPort
+from rollmesh.endpoint.envs.gym_env import GymEnvPort
 from rollmesh.endpoint.reporting import OnceReporter
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.ports import NO_INFO, AutoresetMode

@@ -9,8 +9,8 @@ import types
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.isolation import MAIN_NAME, IsolatedEnv, Target, find_target
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.isolation import MAIN_NAME, IsolatedEnv, Target, find_target
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.ports import ResetRequest, StepRequest
 from tests.unit.serving_toys import Counter

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from rollmesh.endpoint import hosted_env
-from rollmesh.endpoint.env_loading import open_env
+from rollmesh.endpoint.envs import hosted_env
+from rollmesh.endpoint.envs.env_loading import open_env
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.limits import Limits
 from rollmesh.ports import REBUILD, SUBSET_STEP, Rebuilds, SubmitsOperations

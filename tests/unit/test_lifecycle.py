@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.lifecycle import Readiness, Signals, notify_systemd
-from rollmesh.endpoint.server_options import ServerOptions
-from rollmesh.endpoint.watchdog import Watchdog, now_ns
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.lifecycle import Readiness, Signals, notify_systemd
+from rollmesh.endpoint.servers.server_options import ServerOptions
+from rollmesh.endpoint.servers.watchdog import Watchdog, now_ns
 from rollmesh.errors import ConnectionLost, TransportError
 from rollmesh.ports import StepReply
 from rollmesh.wire.messages import Kind

@@ -7,8 +7,8 @@ import functools
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.corners import bind, find_corners
-from rollmesh.endpoint.model import EpisodeContext, Model, overridden
+from rollmesh.endpoint.models.corners import bind, find_corners
+from rollmesh.endpoint.models.model import EpisodeContext, Model, overridden
 from rollmesh.errors import InvalidSpec
 
 CONTEXT = EpisodeContext(episode_id="e1", seed=7, policy_seed=3)

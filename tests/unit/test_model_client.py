@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import rollmesh
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.model_client import (
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.model_client import (
     MOST_UNDER_WAY,
     ModelRoute,
     RemoteModelPort,
     SharedModelPort,
     connect_model,
 )
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.remote_model import RemoteModel
+from rollmesh.endpoint.clients.remote_model import RemoteModel
+from rollmesh.endpoint.servers.model_server import ModelServer
 from rollmesh.errors import InvalidSpec, InvalidValue, ModelFailed, PortTimeout, SessionLost
 from rollmesh.limits import Limits
 from rollmesh.ports import (

@@ -10,10 +10,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.model import Model
-from rollmesh.endpoint.model_loading import open_model
+from rollmesh.endpoint.models.model import Model
+from rollmesh.endpoint.models.model_loading import open_model
+from rollmesh.endpoint.models.sb3 import check_policy_file, likely_algorithm
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.sb3 import check_policy_file, likely_algorithm
 from rollmesh.errors import EndpointFault, InvalidSpec, OperationTimeout
 from rollmesh.limits import Limits
 from rollmesh.ports import (

@@ -10,8 +10,8 @@ import time
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import ConnectionLost, EndpointFault, InvalidSpec
 from rollmesh.ports import (
     AdapterContext,

@@ -14,10 +14,10 @@ import gymnasium
 import pytest
 
 import rollmesh
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.probing import probe
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.probing import probe
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
 from rollmesh.transport.address import parse_address
 
 PACKAGE = Path(rollmesh.__file__).parent
@@ -36,8 +36,8 @@ def watch(event, arguments):
 sys.addaudithook(watch)
 import gymnasium
 import rollmesh
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_server import ModelServer
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
 
 for num_envs in (1, 2):
     result = rollmesh.evaluate(

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import rollmesh
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.env_client import connect_env
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.probing import probe
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.env_client import connect_env
+from rollmesh.endpoint.clients.probing import probe
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import EndpointFault
 from rollmesh.ports import ResetRequest, StepRequest
 from rollmesh.transport.dialing import dial

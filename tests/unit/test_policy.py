@@ -8,10 +8,10 @@ import threading
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.corners import find_corners
-from rollmesh.endpoint.model import Model
+from rollmesh.endpoint.models.corners import find_corners
+from rollmesh.endpoint.models.model import Model
+from rollmesh.endpoint.models.policy import LocalModel, ThreadedModel, derived_policy_seed
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.policy import LocalModel, ThreadedModel, derived_policy_seed
 from rollmesh.errors import EndpointFault
 from rollmesh.ports import (
     AdapterContext,

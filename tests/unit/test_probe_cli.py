@@ -13,8 +13,8 @@ import pytest
 import rollmesh
 from rollmesh.cli import exit_codes, main
 from rollmesh.cli.probe_command import _printable
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 
 SECRET = "0123456789abcdef" * 2
 QUICK = ["--measure", "0.02"]

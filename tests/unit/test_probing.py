@@ -10,11 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.probing import probe
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.probing import probe
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import EndpointFault, InvalidSpec
 
 SECRET = "0123456789abcdef" * 2
@@ -144,7 +144,7 @@ def test_a_full_server_is_healthy_and_nobody_waits_in_its_queue() -> None:
         leave = threading.Event()
 
         def occupy() -> None:
-            from rollmesh.endpoint.env_client import connect_env
+            from rollmesh.endpoint.clients.env_client import connect_env
 
             port = connect_env(server.address, client_options(environ={}))
             inside.set()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.corners import find_corners
-from rollmesh.endpoint.model import EpisodeContext
-from rollmesh.endpoint.policy import LocalModel
-from rollmesh.endpoint.random_policy import RandomPolicy, sampler
+from rollmesh.endpoint.models.corners import find_corners
+from rollmesh.endpoint.models.model import EpisodeContext
+from rollmesh.endpoint.models.policy import LocalModel
+from rollmesh.endpoint.models.random_policy import RandomPolicy, sampler
 from rollmesh.ports import AdapterContext, EpisodeInfo, PredictRequest, ResetAdapterRequest
 from rollmesh.spaces.conformance import Checker
 from rollmesh.spaces.space import (

@@ -13,11 +13,11 @@ from gymnasium.utils.env_checker import check_env
 import rollmesh
 import rollmesh.gymnasium_plugin
 from rollmesh import RemoteEnv, RemoteModel, RemoteVectorEnv, connect
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.gym_env import GymEnvPort
-from rollmesh.endpoint.model_server import ModelServer
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.envs.gym_env import GymEnvPort
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import EndpointFault, InvalidSpec, InvalidValue
 from rollmesh.limits import Limits
 from rollmesh.wire.messages import Kind

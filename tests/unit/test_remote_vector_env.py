@@ -12,10 +12,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import rollmesh
 import rollmesh.gymnasium_plugin
 from rollmesh import RemoteVectorEnv
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.gym_env import GymEnvPort
-from rollmesh.endpoint.remote_vector_env import merge_infos
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.remote_vector_env import merge_infos
+from rollmesh.endpoint.envs.gym_env import GymEnvPort
+from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.errors import InvalidSpec, InvalidValue
 from rollmesh.wire.messages import Kind
 from tests.unit.env_toys import Count

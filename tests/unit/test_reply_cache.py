@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollmesh.endpoint.reply_cache import ReplyCache
+from rollmesh.endpoint.servers.reply_cache import ReplyCache
 from rollmesh.wire.messages import Done, Kind, Message
 
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import trustme
 
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.env_server import EnvServer
-from rollmesh.endpoint.probing import probe
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.probing import probe
+from rollmesh.endpoint.servers.env_server import EnvServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import (
     ConnectFailed,
     ConnectionLost,

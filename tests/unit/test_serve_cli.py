@@ -22,8 +22,8 @@ import trustme
 
 import rollmesh
 from rollmesh.cli import exit_codes, main
-from rollmesh.endpoint.client_options import client_options
-from rollmesh.endpoint.probing import probe
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.probing import probe
 from rollmesh.transport.security import TlsClient
 
 SOURCE = str(Path(rollmesh.__file__).parent.parent)

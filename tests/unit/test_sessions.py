@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rollmesh.endpoint.env_session import EnvSession
 from rollmesh.endpoint.error_bodies import Refused, error_body
-from rollmesh.endpoint.server_options import ServerOptions
-from rollmesh.endpoint.sessions import Arrival, LeftBehind, SessionOver, Terms
-from rollmesh.endpoint.watchdog import Watchdog, now_ns
+from rollmesh.endpoint.servers.env_session import EnvSession
+from rollmesh.endpoint.servers.server_options import ServerOptions
+from rollmesh.endpoint.servers.sessions import Arrival, LeftBehind, SessionOver, Terms
+from rollmesh.endpoint.servers.watchdog import Watchdog, now_ns
 from rollmesh.errors import EndpointFault, WireError
 from rollmesh.ports import StepReply, StepRequest
 from rollmesh.transport.memory import memory_pair

@@ -10,8 +10,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
 
 from rollmesh import ports
+from rollmesh.endpoint.envs.vector_env import VectorEnvPort
 from rollmesh.endpoint.reporting import OnceReporter
-from rollmesh.endpoint.vector_env import VectorEnvPort
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.ports import NO_INFO, PARTIAL_RESET
 from rollmesh.spaces.conformance import Checker

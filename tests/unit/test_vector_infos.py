@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from rollmesh.endpoint.vector_infos import split_infos
+from rollmesh.endpoint.envs.vector_infos import split_infos
 from tests.unit.env_toys import Count
 
 

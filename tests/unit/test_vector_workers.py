@@ -9,7 +9,7 @@ import sys
 import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from rollmesh.endpoint.vector_env import VectorEnvPort
+from rollmesh.endpoint.envs.vector_env import VectorEnvPort
 from rollmesh.errors import EndpointFault
 from tests.unit.env_toys import Count, reset_request, step_request
 

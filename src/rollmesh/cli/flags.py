@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from rollmesh.endpoint.client_options import (
+from rollmesh.endpoint.clients.client_options import (
     PLAINTEXT_VARIABLE,
     TRANSPORT_VARIABLE,
     ClientOptions,
     client_options,
 )
-from rollmesh.endpoint.server_options import ServerOptions
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.transport.address import parse_address
 from rollmesh.transport.security import (
     TOKEN_FILE_VARIABLE,

@@ -17,7 +17,7 @@ from rollmesh.errors import InvalidSpec, RollmeshError
 from rollmesh.transport.shared_memory import THRESHOLD_BYTES
 
 if TYPE_CHECKING:
-    from rollmesh.endpoint.probing import ProbeReport, RoundTrips, Steps
+    from rollmesh.endpoint.clients.probing import ProbeReport, RoundTrips, Steps
 
 
 def probe_command(
@@ -59,7 +59,7 @@ def probe_command(
     """
     with own_output() as output, log_to(output.note):
         try:
-            from rollmesh.endpoint.probing import probe
+            from rollmesh.endpoint.clients.probing import probe
 
             options = (flags or ConnectFlags()).options()
             report = probe(

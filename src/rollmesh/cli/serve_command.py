@@ -15,15 +15,15 @@ from rollmesh.cli.contract_tree import contract_lines, contract_values
 from rollmesh.cli.eval_command import absolute_file, fix_working_directory, json_object
 from rollmesh.cli.flags import ServeFlags, Whole
 from rollmesh.cli.output import Output, own_output
-from rollmesh.endpoint.lifecycle import Readiness
+from rollmesh.endpoint.servers.lifecycle import Readiness
 from rollmesh.errors import EndpointFault, InvalidSpec, RollmeshError
 from rollmesh.transport.address import parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from rollmesh.endpoint.server_options import ServerOptions
-    from rollmesh.endpoint.serving import Server
+    from rollmesh.endpoint.servers.server_options import ServerOptions
+    from rollmesh.endpoint.servers.serving import Server
 
 
 def serve_env_command(
@@ -57,7 +57,7 @@ def serve_env_command(
     flags = flags or ServeFlags()
 
     def make(addresses: list[str]) -> Server:
-        from rollmesh.endpoint.env_server import EnvServer
+        from rollmesh.endpoint.servers.env_server import EnvServer
 
         options = flags.options(
             env_kwargs=json_object("--env-kwargs", env_kwargs), num_envs=num_envs, isolate=isolate
@@ -102,7 +102,7 @@ def serve_model_command(
     flags = flags or ServeFlags()
 
     def make(addresses: list[str]) -> Server:
-        from rollmesh.endpoint.model_server import ModelServer
+        from rollmesh.endpoint.servers.model_server import ModelServer
 
         options = flags.options(
             model_kwargs=json_object("--model-kwargs", model_kwargs),

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollmesh.endpoint.dm_env import adapt_dm_env, is_dm_env
-from rollmesh.endpoint.env_factory import EnvSource, find_source
+from rollmesh.endpoint.envs.dm_env import adapt_dm_env, is_dm_env
+from rollmesh.endpoint.envs.env_factory import EnvSource, find_source
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.reporting import OnceReporter
 from rollmesh.limits import Limits

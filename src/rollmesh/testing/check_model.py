@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rollmesh.endpoint.contracts import is_env
-from rollmesh.endpoint.corners import find_corners
-from rollmesh.endpoint.env_loading import open_env
-from rollmesh.endpoint.model_loading import open_model
+from rollmesh.endpoint.envs.contracts import is_env
+from rollmesh.endpoint.envs.env_loading import open_env
+from rollmesh.endpoint.models.corners import find_corners
+from rollmesh.endpoint.models.model_loading import open_model
 from rollmesh.errors import EndpointFault, InvalidSpec, InvalidValue, OperationTimeout
 from rollmesh.limits import Limits
 from rollmesh.ports import (

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from rollmesh.endpoint.model import CORNERS, overridden
+from rollmesh.endpoint.models.model import CORNERS, overridden
 from rollmesh.errors import InvalidSpec
 from rollmesh.testing.faults.misdeeds import COMMON, Fault, Misdeeds
 

@@ -1,0 +1,309 @@
+"""Opening the connection of a client: dial, say hello, wait for a place (layer 6).
+
+A server that is still starting, restarting or full is waited for, as long as the caller's patience
+lasts; what waiting does not cure (a refused token, a wrong service, no rollmesh server at all) is
+told at once. Every failure says where it was, what the other side did, and what to look at.
+
+Knows no requests and no resuming: `client_session.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import rollmesh
+from rollmesh.endpoint.clients.client_options import ClientOptions
+from rollmesh.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    EndpointFault,
+    InvalidSpec,
+    TransportTimeout,
+    WireError,
+)
+from rollmesh.transport.address import Address
+from rollmesh.transport.connection import Connection
+from rollmesh.transport.security import check_dial, client_wrap
+from rollmesh.transport.upgrade import choose_path
+from rollmesh.wire.handshake import EDITION, EDITIONS
+from rollmesh.wire.messages import GENERATION, ErrorBody, Hello, Kind, Message, Welcome
+
+_logger = logging.getLogger(__name__)
+
+Service: TypeAlias = Literal["env", "model"]
+
+WAITABLE = frozenset({"busy", "draining", "unavailable"})
+"""Refusals that time may cure."""
+
+_ATTEMPT_S = 3.0
+"""Longest wait for one TCP connection: the next attempt may meet a server that has just started."""
+_HELLO_S = 10.0
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.5
+_PATIENCE_S = 2.0
+"""After so long, a line in the log says what is being waited for."""
+
+
+class ConnectRefused(EndpointFault):
+    """The server, or what stands in its place, refused us for good; nothing was done.
+
+    Attributes:
+        code: The server's word for it, or `"refused"`.
+    """
+
+    def __init__(self, detail: str, *, code: str) -> None:
+        super().__init__(detail, outcome="not_done")
+        self.code = code
+
+
+class Interrupted(Exception):  # noqa: N818 - never leaves the client
+    """Somebody asked the wait to end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A connection whose server has a place for us.
+
+    Attributes:
+        connection: The connection, admitted.
+        welcome: The server's words.
+    """
+
+    connection: Connection
+    welcome: Welcome
+
+
+class Door:
+    """The way to one served endpoint.
+
+    Args:
+        address: Where it listens.
+        service: What is expected there.
+        options: How to connect.
+
+    Raises:
+        InvalidSpec: The options do not go with the address.
+    """
+
+    def __init__(self, address: Address, service: Service, options: ClientOptions) -> None:
+        check_dial(
+            address,
+            token=options.token,
+            tls=options.tls,
+            insecure_plaintext=options.insecure_plaintext,
+        )
+        if options.transport == "grpc" and address.protocol != "grpc":
+            raise InvalidSpec("transport", f"{address} speaks {address.protocol}, not grpc")
+        self.address = address
+        self.service: Service = service
+        self.options = options
+        client_wrap(options.tls, address.host)  # refuses files that cannot be used
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._dialled: Connection | None = None
+
+    # ------------------------------------------------------------------------------ opening
+
+    def open(self, session_id: str, timeout_s: float | None) -> Opened:
+        """Return a connection once the server has a place; tried again until the time is over.
+
+        Args:
+            session_id: The session to resume, or `""` for a new one.
+            timeout_s: How long it may take, in seconds; None is no limit.
+
+        Raises:
+            EndpointFault: Nobody answered in time, or the server refused; nothing was done.
+            Interrupted: `interrupt` was called.
+        """
+        begun = time.monotonic()
+        expiry = None if timeout_s is None else begun + timeout_s
+        pause_s, is_told = _FIRST_PAUSE_S, False
+        while True:
+            try:
+                return self._attempt(session_id, expiry)
+            except _NotNow as failure:
+                now = time.monotonic()
+                if expiry is not None and now + pause_s >= expiry:
+                    raise self._given_up(failure, now - begun) from failure.__cause__
+                if not is_told and now - begun > _PATIENCE_S:
+                    is_told = True
+                    _logger.warning(
+                        "waiting_for_server address=%s service=%s detail=%s",
+                        self.address,
+                        self.service,
+                        failure.detail,
+                    )
+            self._pause(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.5)
+
+    def interrupt(self) -> None:
+        """End an `open` under way, or the next one. Any thread may, a signal handler too."""
+        self._bell.put(None)
+        dialled = self._dialled
+        if dialled is not None:
+            dialled.shutdown("interrupted")
+
+    def forget_interrupt(self) -> None:
+        """Forget an interrupt that came too late to end anything."""
+        while not self._bell.empty():
+            self._bell.get()
+
+    # ------------------------------------------------------------------------------- inside
+
+    def _attempt(self, session_id: str, expiry: float | None) -> Opened:
+        try:
+            connection = choose_path(
+                self.address,
+                self.service,
+                transport=self.options.transport,
+                options=self.options.connection,
+                token=self.options.token,
+                tls=self.options.tls,
+                timeout_s=_left(expiry, _ATTEMPT_S) or _ATTEMPT_S,
+            ).connection
+        except ConnectFailed as error:
+            if _is_about_tls(error):
+                raise self._refused("the TLS handshake failed", str(error)) from error
+            raise _NotNow(str(error)) from error
+        self._dialled = connection
+        try:
+            welcome = self._greet(connection, session_id, expiry)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._dialled = None
+        return Opened(connection=connection, welcome=welcome)
+
+    def _greet(self, connection: Connection, session_id: str, expiry: float | None) -> Welcome:
+        token = self.options.token
+        hello = Hello(
+            generation=GENERATION,
+            service=self.service,
+            token="" if token is None else token.secret,
+            session_id=session_id,
+            peer=_who_we_are(),
+            editions=EDITIONS,
+            preferred_edition=EDITION,
+        )
+        request_id = connection.next_id()
+        try:
+            self._check_interrupt()
+            connection.send(Message(Kind.HELLO, request_id, hello), _left(expiry, _HELLO_S))
+            return self._wait_for_place(connection, request_id, expiry)
+        except (ConnectionLost, TransportTimeout) as error:
+            self._check_interrupt()
+            raise _NotNow(
+                f"somebody accepts connections at {self.address} but gives no welcome ({error}); "
+                "is it a rollmesh server, has it stopped, and does it want TLS?"
+            ) from error
+        except WireError as error:
+            raise self._refused(
+                f"what listens at {self.address} does not speak rollmesh's native protocol",
+                f"{error}; look at which server has this address, and whether it wants TLS",
+            ) from error
+
+    def _wait_for_place(
+        self, connection: Connection, request_id: int, expiry: float | None
+    ) -> Welcome:
+        limit_s, position = _HELLO_S, 0
+        while True:
+            try:
+                reply = connection.receive(_left(expiry, limit_s))
+            except TransportTimeout as error:
+                if not position:
+                    raise
+                raise _NotNow(f"all its places are taken; we are number {position}") from error
+            if reply.request_id != request_id:
+                continue
+            body = reply.body
+            if isinstance(body, ErrorBody):
+                self._raise_refusal(body)
+            if not isinstance(body, Welcome):
+                raise WireError(f"a {reply.kind.name} message in answer to HELLO")
+            if not body.is_compatible or body.generation != GENERATION:
+                raise self._refused(
+                    "the two cannot talk",
+                    body.detail
+                    or f"it speaks {body.generation[:80]!r}, this is {GENERATION!r}; "
+                    "use versions of rollmesh that share a generation",
+                )
+            if not body.position:
+                return body
+            if body.position != position:
+                position = body.position
+                _logger.info("queued address=%s position=%d", self.address, position)
+            limit_s = float("inf")
+
+    def _raise_refusal(self, body: ErrorBody) -> None:
+        if body.code in WAITABLE:
+            raise _NotNow(f"it is {body.code}: {body.message}")
+        hints = {
+            "unauthenticated": "; give its token: token=…, ROLLMESH_TOKEN or ROLLMESH_TOKEN_FILE",
+        }
+        raise self._refused(
+            f"it refused us ({body.code})", body.message + hints.get(body.code, ""), body.code
+        )
+
+    def _refused(self, what: str, detail: str, code: str = "refused") -> EndpointFault:
+        return ConnectRefused(
+            f"connecting to the {self.service} at {self.address}: {what}: {detail}", code=code
+        )
+
+    def _given_up(self, failure: _NotNow, waited_s: float) -> EndpointFault:
+        return EndpointFault(
+            f"connecting to the {self.service} at {self.address}: gave up after {waited_s:.1f} s: "
+            f"{failure.detail}",
+            error_class="ConnectFailed",
+            outcome="not_done",
+        )
+
+    def _pause(self, pause_s: float) -> None:
+        try:
+            self._bell.get(timeout=pause_s)
+        except queue.Empty:
+            return
+        raise Interrupted
+
+    def _check_interrupt(self) -> None:
+        if not self._bell.empty():
+            self._bell.get()
+            raise Interrupted
+
+
+class _NotNow(Exception):  # noqa: N818 - never leaves this module
+    """An attempt failed in a way that another one may not."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+def _left(expiry: float | None, most_s: float) -> float | None:
+    left_s = most_s if expiry is None else min(most_s, max(0.001, expiry - time.monotonic()))
+    return None if left_s == float("inf") else left_s
+
+
+def _who_we_are() -> dict[str, str]:
+    return {
+        "component": "rollmesh-client",
+        "package_version": rollmesh.__version__,
+        "language": "python",
+        "host": socket.gethostname(),
+        "process": str(os.getpid()),
+    }
+
+
+def _is_about_tls(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return True
+        cause = cause.__cause__
+    return False

@@ -1,0 +1,417 @@
+"""A served model as a model port: what the runtime drives in place of a local policy (layer 6).
+
+`connect_model` gives one of two ports. `RemoteModelPort` sends and receives on the calling thread.
+`SharedModelPort` has a thread that receives, for a model that several groups of lanes share.
+
+A route is made known to the server (`RESOLVE`) before its first predict: when the port is opened
+for it, else by its first request, and again in every new session.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from rollmesh.endpoint.clients.client_dialing import Door
+from rollmesh.endpoint.clients.client_options import ClientOptions, client_options
+from rollmesh.endpoint.clients.client_session import MARGIN_S, ClientSession, deadline_s
+from rollmesh.endpoint.clients.shared_session import SharedSession, nothing, wait_for
+from rollmesh.errors import EndpointFault
+from rollmesh.limits import Limits, timeout_ms
+from rollmesh.ports import (
+    AdapterContext,
+    Callback,
+    EnvContract,
+    PredictReply,
+    PredictRequest,
+    ReleaseAdapterRequest,
+    ResetAdapterRequest,
+)
+from rollmesh.transport.address import Address, parse_address
+from rollmesh.transport.connection import Connection
+from rollmesh.wire.contract import encode_contract
+from rollmesh.wire.handshake import EDITION
+from rollmesh.wire.messages import Kind, Message, Resolve, Welcome
+
+MOST_UNDER_WAY = 8
+"""Requests that a server takes from one session at once."""
+
+_PREDICT = Kind.PREDICT
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRoute:
+    """The env that a model is asked for.
+
+    Attributes:
+        contract: What the env is.
+        session_id: The run.
+        env_id: The route.
+        execution_horizon: How many frames of a chunk are executed, where that is known.
+        is_shared: Whether several groups of lanes ask it at the same time.
+    """
+
+    contract: EnvContract
+    session_id: str = ""
+    env_id: str = ""
+    execution_horizon: int | None = None
+    is_shared: bool = False
+
+
+class ModelSession:
+    """What both kinds of port share: where the model is, and for which env it is asked.
+
+    Args:
+        address: Where the model is served.
+        route: The env.
+        limits: `model_connect_s` bounds connecting and preparing, now and again.
+    """
+
+    def __init__(self, address: Address, route: ModelRoute, limits: Limits) -> None:
+        self.address = address
+        self.route = route
+        self.limits = limits
+        self._encoded = encode_contract(route.contract)
+
+    def bind(self, connection: Connection, welcome: Welcome) -> None:
+        """Tell a connection the spaces."""
+        del welcome
+        contract = self.route.contract
+        connection.framing.bind(contract.observation_space.codec, contract.action_space.codec, None)
+
+    def resolve(self, context: AdapterContext) -> Resolve:
+        """Return the request that makes a route known."""
+        return Resolve(
+            context=AdapterContext(
+                context.session_id, context.env_id, f"{context.env_id}:resolve_adapter"
+            ),
+            contract=self._encoded,
+            edition=EDITION,
+            execution_horizon=self.route.execution_horizon,
+        )
+
+    def reply_of(self, request: PredictRequest, message: Message) -> Any:
+        """Return the reply in a message, or the fault where it is none."""
+        body = message.body
+        if type(body) is not PredictReply:
+            return EndpointFault(
+                f"the server at {self.address} answered model.predict with a {message.kind.name} "
+                "message",
+                error_class="ProtocolError",
+            )
+        body.response_bytes = message.nbytes
+        codec = self.route.contract.observation_space.codec
+        body.request_bytes = codec.nbytes(request.observation, len(request.episode_info))
+        return body
+
+
+class RemoteModelPort:
+    """Drives a served model, on the calling thread.
+
+    Attributes:
+        address: Where it is served.
+        thread: The thread that its calls may share with an env, or None.
+        closes: Whether releasing the adapter ends the session too.
+    """
+
+    def __init__(self, session: ClientSession, told: ModelSession, *, closes: bool) -> None:
+        self.address = told.address
+        self.thread: Any = None
+        self.closes = closes
+        self._session = session
+        self._told = told
+        self._call = session.call
+        self._resolved: tuple[int, str] = (0, "")
+        self._reply_of = told.reply_of
+        if told.route.env_id:
+            self._prepare(AdapterContext(told.route.session_id, told.route.env_id, ""))
+
+    @property
+    def session(self) -> ClientSession:
+        """The session under it."""
+        return self._session
+
+    def predict(self, request: PredictRequest) -> PredictReply:
+        """Ask for actions.
+
+        Raises:
+            EndpointFault: The model failed, or cannot be reached (`PortTimeout`, `SessionLost`).
+        """
+        if self._resolved != (self._session.generation, request.context.env_id) or (
+            self._session.is_lost
+        ):
+            self._prepare(request.context)
+        limit_ms = request.timeout_ms
+        reply = self._call(_PREDICT, request, limit_ms * 0.001 + MARGIN_S if limit_ms else None)
+        body = self._reply_of(request, reply)
+        if isinstance(body, EndpointFault):
+            raise body
+        return body
+
+    def reset_adapter(self, request: ResetAdapterRequest) -> None:
+        """Have ended episodes forgotten; in a new session there is nothing to forget.
+
+        Raises:
+            EndpointFault: As `predict`.
+        """
+        if self._is_current(request.context):
+            limit_ms = timeout_ms(self._told.limits.close_s)
+            self._call(Kind.RESET_ADAPTER, request, deadline_s(limit_ms))
+
+    def release_adapter(self, request: ReleaseAdapterRequest) -> None:
+        """Have the route forgotten; ends the session if it was opened for it.
+
+        Raises:
+            EndpointFault: As `predict`.
+        """
+        session = self._session
+        try:
+            if self._is_current(request.context):
+                self._call(Kind.RELEASE_ADAPTER, request, request.timeout_s)
+                self._resolved = (0, "")
+        finally:
+            if self.closes:
+                session.close(request.reason, request.timeout_s)
+
+    def close(self, timeout_s: float | None) -> None:
+        """End the session.
+
+        Raises:
+            EndpointFault: Ending it failed on the other side.
+        """
+        self._session.close("closed by caller", timeout_s)
+
+    def interrupt(self) -> None:
+        """End the call under way at once."""
+        self._session.interrupt()
+
+    def forget_interrupt(self) -> None:
+        """Forget an interrupt that came too late: before the port is driven again."""
+        self._session.forget_interrupt()
+
+    def _is_current(self, context: AdapterContext) -> bool:
+        session = self._session
+        is_same = self._resolved == (session.generation, context.env_id)
+        return is_same and not (session.is_lost or session.is_closed)
+
+    def _prepare(self, context: AdapterContext) -> None:
+        session, limit_s = self._session, self._told.limits.model_connect_s
+        if session.is_lost:
+            session.reopen(limit_s)
+        session.call(Kind.RESOLVE, self._told.resolve(context), limit_s)
+        self._resolved = (session.generation, context.env_id)
+
+
+class SharedModelPort:
+    """Drives a served model for several groups; replies come back on a thread of the session.
+
+    A server takes `MOST_UNDER_WAY` requests at once: others wait here.
+    """
+
+    def __init__(self, session: SharedSession, told: ModelSession) -> None:
+        self.address = told.address
+        self._session = session
+        self._told = told
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Kind, Any, Callback]] = deque()
+        self._under_way = 0
+        self._is_sending = False
+        self._resolved: tuple[int, str] = (0, "")
+        self._resolving: list[tuple[Kind, Any, Callback]] | None = None
+
+    # ------------------------------------------------------------------- SubmitsOperations
+
+    def submit(
+        self,
+        method: str,
+        request: Any,
+        callback: Callback,
+        env_indices: tuple[int, ...],  # noqa: ARG002 - a model has no lanes
+    ) -> None:
+        """Send a request and return at once; `callback` gets the reply or an exception."""
+        if method == "predict":
+            self._predict(request, callback)
+        elif not self._is_current(request.context):
+            if method == "release_adapter":
+                self._session.start_close(request.reason, request.timeout_s, callback)
+            else:
+                callback(None)  # a new session has nothing to forget
+        elif method == "reset_adapter":
+            self._send(Kind.RESET_ADAPTER, request, lambda r: callback(nothing(r)))
+        elif method == "release_adapter":
+            self._release(request, callback)
+        else:
+            raise RuntimeError(f"a model has no operation {method!r}")
+
+    def abandon(self, env_indices: tuple[int, ...] = ()) -> None:  # noqa: ARG002 - as above
+        """Leave the model behind: it gets no further call, and nothing is called back."""
+        with self._lock:
+            self._waiting.clear()
+            self._resolving = None
+        self._session.drop()
+
+    # --------------------------------------------------------------------------- ModelPort
+
+    def predict(self, request: PredictRequest) -> PredictReply:
+        """Ask for actions and wait.
+
+        Raises:
+            EndpointFault: The model failed, or cannot be reached.
+        """
+        return wait_for(self, "predict", request, request.timeout_ms)
+
+    def reset_adapter(self, request: ResetAdapterRequest) -> None:
+        """Have ended episodes forgotten, and wait.
+
+        Raises:
+            EndpointFault: As `predict`.
+        """
+        wait_for(self, "reset_adapter", request, timeout_ms(self._told.limits.close_s))
+
+    def release_adapter(self, request: ReleaseAdapterRequest) -> None:
+        """Have the route forgotten, end the session, and wait.
+
+        Raises:
+            EndpointFault: As `predict`.
+        """
+        wait_for(self, "release_adapter", request, timeout_ms(request.timeout_s))
+
+    # ------------------------------------------------------------------------------- inside
+
+    def _is_current(self, context: AdapterContext) -> bool:
+        return not self._session.is_lost and self._resolved == (
+            self._session.generation,
+            context.env_id,
+        )
+
+    def _predict(self, request: PredictRequest, callback: Callback) -> None:
+        def land(result: Any) -> None:
+            if isinstance(result, Message):
+                result = self._told.reply_of(request, result)
+            callback(result)
+
+        item = (_PREDICT, request, land)
+        with self._lock:
+            if self._resolving is not None:
+                self._resolving.append(item)
+                return
+            is_known = self._is_current(request.context)
+            if not is_known:
+                self._resolving = [item]
+        if is_known:
+            self._send(*item)
+        elif self._session.is_lost:
+            limit_s = self._told.limits.model_connect_s
+            self._session.start_reopen(limit_s, lambda r: self._resolve(request.context, r))
+        else:
+            self._resolve(request.context, None)
+
+    def _resolve(self, context: AdapterContext, failure: Any) -> None:
+        """Make the route known, then send what waits for that."""
+        if failure is not None:
+            self._resolution(context, 0, failure)
+            return
+        self._session.submit(
+            Kind.RESOLVE,
+            self._told.resolve(context),
+            lambda r: self._resolution(context, self._session.generation, r),
+        )
+
+    def _resolution(self, context: AdapterContext, generation: int, result: Any) -> None:
+        with self._lock:
+            items, self._resolving = self._resolving or [], None
+            if isinstance(result, Message):
+                self._resolved = (generation, context.env_id)
+        for kind, request, land in items:
+            if isinstance(result, Message):
+                self._send(kind, request, land)
+            else:
+                land(result)
+
+    def _release(self, request: ReleaseAdapterRequest, callback: Callback) -> None:
+        def released(result: Any) -> None:
+            failure = nothing(result)
+            self._session.start_close(
+                request.reason, request.timeout_s, lambda r: callback(failure or r)
+            )
+
+        self._send(Kind.RELEASE_ADAPTER, request, released)
+
+    def _send(self, kind: Kind, request: Any, callback: Callback) -> None:
+        with self._lock:
+            self._waiting.append((kind, request, callback))
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        """Send what waits, as far as the server takes it; a call within it leaves that to it."""
+        while True:
+            with self._lock:
+                if self._is_sending:
+                    return
+                if not self._waiting or self._under_way >= MOST_UNDER_WAY:
+                    return
+                kind, request, callback = self._waiting.popleft()
+                self._under_way += 1
+                self._is_sending = True
+            try:
+                self._session.submit(kind, request, self._landing(callback))
+            finally:
+                self._is_sending = False
+
+    def _landing(self, callback: Callback) -> Callback:
+        def landed(result: Any) -> None:
+            with self._lock:
+                self._under_way -= 1
+            self._send_waiting()
+            callback(result)
+
+        return landed
+
+
+class HasModelAddress:
+    """Something that stands for a served model (`RemoteModel`).
+
+    Attributes:
+        address: Where it is served.
+        options: How to connect.
+    """
+
+    address: str
+    options: ClientOptions
+
+
+def connect_model(
+    address: str | Address,
+    route: ModelRoute,
+    options: ClientOptions | None = None,
+    *,
+    limits: Limits | None = None,
+    closes: bool = True,
+) -> Any:
+    """Connect to a served model and return its port.
+
+    Args:
+        address: Where it is served.
+        route: The env that it is asked for.
+        options: How to connect; the environment's if left out.
+        limits: `model_connect_s` bounds connecting and preparing.
+        closes: Whether releasing the adapter ends the session.
+
+    Raises:
+        InvalidSpec: That is no address, or the options do not go with it.
+        EndpointFault: Nobody answered in time, or the server refused.
+    """
+    where = parse_address(address) if isinstance(address, str) else address
+    limits = limits or Limits()
+    told = ModelSession(where, route, limits)
+    session = ClientSession(Door(where, "model", options or client_options()), told.bind)
+    session.open(limits.model_connect_s)
+    if route.is_shared:
+        return SharedModelPort(SharedSession.taking_over(session), told)
+    try:
+        return RemoteModelPort(session, told, closes=closes)
+    except BaseException:
+        session.close("preparing failed", limits.close_s)
+        raise

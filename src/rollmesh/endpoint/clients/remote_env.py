@@ -1,0 +1,238 @@
+"""`RemoteEnv`: a served env as a `gymnasium.Env` (layer 6).
+
+Importing this module imports Gymnasium; `rollmesh.RemoteEnv` does so when it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from rollmesh.endpoint.clients.client_options import (
+    ClientOptions,
+    client_options,
+    connect_again,
+    portable,
+)
+from rollmesh.endpoint.clients.env_client import HasEnvPort, RemoteEnvPort, connect_env
+from rollmesh.endpoint.clients.remote_calls import Calls, is_closed, not_reset
+from rollmesh.errors import InvalidSpec
+from rollmesh.ids import MINT
+from rollmesh.limits import Limits, timeout_ms
+from rollmesh.ports import EnvContract, ResetRequest, StepRequest
+from rollmesh.spaces.conformance import Checker
+from rollmesh.spaces.gymnasium import to_gymnasium
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_SEEDS = 2**63
+
+
+class RemoteEnv(gymnasium.Env[Any, Any], HasEnvPort):
+    """A served env, used like a local one; a context manager.
+
+    ```python
+    with RemoteEnv("rollmesh+tcp://sim-host:5000") as env:
+        observation, info = env.reset(seed=7)
+        observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+    ```
+
+    For one thread at a time. After a short outage it goes on where it was; where the session is
+    lost, the call under way raises `EnvFailed` and the next `reset` connects again.
+
+    A pickle of it holds the address and the options, but no token: who unpickles it connects
+    anew, with the token of its environment.
+
+    Args:
+        address: Where the env is served.
+        options: How to connect; for a token and the like see `rollmesh.connect`.
+        limits: How long connecting, a reset, a step, and closing may take.
+        render_mode: What the caller expects the server to render; checked.
+        port: A connection to that address to take over.
+
+    Attributes:
+        port: What the runtime drives.
+        address: Where it is served.
+
+    Raises:
+        InvalidSpec: That is no address, or the env has several lanes or another render mode.
+        EndpointFault: Nobody answered in time, or the server refused.
+
+    Guarantees: observations are the caller's own, and may be written into.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        options: ClientOptions | None = None,
+        limits: Limits | None = None,
+        render_mode: str | None = None,
+        port: RemoteEnvPort | None = None,
+    ) -> None:
+        self._options = options
+        self._limits = limits or Limits()
+        self.address = address
+        self._is_open = False
+        self.port: RemoteEnvPort = port or connect_env(
+            address, options or client_options(), limits=self._limits, lanes=False
+        )
+        self._is_open = True
+        contract = self.contract
+        try:
+            _check(contract, render_mode)
+        except BaseException:
+            self.close()
+            raise
+        self.observation_space = to_gymnasium(contract.observation_space)
+        self.action_space = to_gymnasium(contract.action_space)
+        self.metadata = dict(contract.metadata)
+        self.render_mode = contract.render_mode
+        self._calls = Calls(contract.id or address, "env")
+        self._checker = Checker("action", "warn", "refuse")
+        self._observations = contract.observation_space.codec
+        self._actions = contract.action_space.codec
+        self._episode_ids: tuple[str, ...] = ()
+        self._reset_ms = timeout_ms(self._limits.env_reset_s)
+        self._step_ms = timeout_ms(self._limits.env_step_s)
+
+    @property
+    def contract(self) -> EnvContract:
+        """The env's spaces and what else is known of it."""
+        return self.port.contract
+
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; connects again where the session was lost.
+
+        Raises:
+            InvalidSpec: The seed is no int from 0 to 2**63 - 1, the options are no mapping, or the
+                env is closed.
+            EnvFailed: The env failed, or cannot be reached.
+            OperationTimeout: It did not come back in time.
+        """
+        self._check_open("reset")
+        check_seed("seed", seed)
+        if options is not None and not isinstance(options, Mapping):
+            raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
+        super().reset(seed=None if seed is None else int(seed))
+        self._episode_ids = ()
+        limit_s = self._limits.env_reset_s
+        return self._calls.do("reset", self._reset, seed, options, limit_s=limit_s)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Apply one action.
+
+        Raises:
+            InvalidSpec: No episode is under way, or the env is closed.
+            InvalidValue: The action does not fit its space; nothing was sent.
+            EnvFailed: The env failed, or its session is lost.
+            OperationTimeout: It did not come back in time.
+        """
+        if not self._episode_ids:
+            self._check_open("step")
+            raise not_reset("step")
+        leaves = self._actions.encode(action, self._checker)
+        request = StepRequest(
+            action=leaves, episode_ids=self._episode_ids, timeout_ms=self._step_ms
+        )
+        try:
+            reply = self._calls.do("step", self.port.step, request, limit_s=self._limits.env_step_s)
+        except BaseException:
+            if self.port.session.is_lost:
+                self._episode_ids = ()
+            raise
+        terminated = truncated = False
+        if reply.completions:
+            terminated, truncated = reply.completions[0].terminated, reply.completions[0].truncated
+        observation = self._observations.decode(reply.observation)
+        return observation, reply.rewards[0], terminated, truncated, dict(reply.infos[0])
+
+    def render(self) -> Any:
+        """Return what the served env renders.
+
+        Raises:
+            InvalidSpec: The env is closed.
+            EnvFailed: The env failed.
+        """
+        self._check_open("render")
+        limit_s = self._limits.env_step_s
+        return self._calls.do("render", self.port.render, (), limit_s, limit_s=limit_s)
+
+    def close(self) -> None:
+        """End the session; closing again does nothing."""
+        if self._is_open:
+            self._is_open = False
+            self._episode_ids = ()
+            self.port.forget_interrupt()
+            self.port.close(self._limits.close_s)
+
+    def __enter__(self) -> Self:
+        """Return the env itself."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return connect_again, (type(self), self.address, portable(self._options), self._limits)
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False):
+            self._is_open = False
+            self.port.session.drop()
+
+    def __str__(self) -> str:
+        return f"<{type(self).__name__} {self.address}>"
+
+    # ------------------------------------------------------------------------------- inside
+
+    def _reset(
+        self, seed: int | None, options: Mapping[str, Any] | None
+    ) -> tuple[Any, dict[str, Any]]:
+        port = self.port
+        port.forget_interrupt()
+        if port.session.is_lost:
+            port.rebuild(())
+        ids = (MINT.mint(),)
+        request = ResetRequest(
+            episode_ids=ids,
+            seeds=() if seed is None else (int(seed),),
+            options=() if options is None else (options,),
+            timeout_ms=self._reset_ms,
+        )
+        reply = port.reset(request)
+        self._episode_ids = ids
+        return self._observations.decode(reply.observation), dict(reply.infos[0])
+
+    def _check_open(self, call: str) -> None:
+        if not self._is_open:
+            raise is_closed(call, "env")
+
+
+def check_seed(field: str, seed: Any) -> None:
+    """Refuse what is no seed that can be sent.
+
+    Raises:
+        InvalidSpec: It is no int from 0 to 2**63 - 1.
+    """
+    if seed is None:
+        return
+    is_int = not isinstance(seed, bool) and hasattr(seed, "__index__")
+    if not is_int or not 0 <= int(seed) < _SEEDS:
+        raise InvalidSpec(field, f"wants an int from 0 to 2**63 - 1, or None, got {seed!r}")
+
+
+def _check(contract: EnvContract, render_mode: str | None) -> None:
+    if contract.num_envs != 1:
+        raise InvalidSpec(
+            "address",
+            f"{contract.id} has {contract.num_envs} lanes; use RemoteVectorEnv",
+        )
+    if render_mode is not None and render_mode != contract.render_mode:
+        raise InvalidSpec(
+            "render_mode",
+            f"wants {render_mode!r}, but the served env was built with {contract.render_mode!r}; "
+            "give it to the server (env_kwargs)",
+        )

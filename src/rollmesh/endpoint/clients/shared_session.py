@@ -1,0 +1,353 @@
+"""One session with a served endpoint, used by many callers at once (layer 6).
+
+A thread receives and calls back; whoever asks only sends. For env lanes that go their own ways, and
+for models that several groups share. Resuming is that of `client_session.py`: after a drop, what
+was not answered is sent again under its own id.
+
+Deadlines are the caller's: it forgets (`forget`) what it does not wait for any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rollmesh.endpoint.clients.client_dialing import Door, Interrupted, Opened
+from rollmesh.endpoint.clients.client_session import (
+    FAREWELL_S,
+    LOST_CODES,
+    Bind,
+    ClientSession,
+    answer_other,
+    begins_anew,
+    deadline_s,
+    fault_of,
+    say_farewell,
+)
+from rollmesh.errors import (
+    EndpointFault,
+    PortTimeout,
+    RollmeshError,
+    SessionLost,
+    TransportError,
+    TransportTimeout,
+    WireError,
+)
+from rollmesh.limits import timeout_ms
+from rollmesh.ports import Callback
+from rollmesh.transport.connection import Connection
+from rollmesh.wire.messages import Cancel, Close, ErrorBody, Kind, Message, Welcome
+
+_logger = logging.getLogger(__name__)
+
+_SEND_S = 30.0
+"""A peer that takes nothing for so long counts as gone."""
+
+
+class SharedSession:
+    """A session; see the module.
+
+    Args:
+        door: The way to the endpoint.
+        bind: Called with every new connection.
+
+    Attributes:
+        door: The way to the endpoint.
+        generation: Counts the sessions opened here.
+    """
+
+    def __init__(self, door: Door, bind: Bind) -> None:
+        self.door = door
+        self._bind = bind
+        self._next_id = itertools.count(1).__next__
+        self._lock = threading.Lock()
+        self._pending: dict[int, tuple[Message, Callback]] = {}
+        self._waiting: list[Callback] = []
+        self._connection: Connection | None = None
+        self._session_id = ""
+        self._lost: str | None = "it is not open"
+        self._closed = False
+        self.generation = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session is gone for good, so that only `start_reopen` helps."""
+        return self._lost is not None
+
+    # ------------------------------------------------------------------------------ opening
+
+    def open(self, timeout_s: float | None) -> Welcome:
+        """Connect, start the thread, and return the server's welcome.
+
+        Raises:
+            EndpointFault: Nobody answered in time, or the server refused.
+        """
+        opened = self._open(timeout_s)
+        self._start(self._run)
+        return opened.welcome
+
+    @classmethod
+    def taking_over(cls, session: ClientSession) -> SharedSession:
+        """Return a shared session that goes on with the one of a client."""
+        shared = cls(session.door, session.bind)
+        opened = session.hand_over()
+        if opened is not None:
+            shared._adopt(opened)
+            shared._start(shared._run)
+        return shared
+
+    def start_reopen(self, timeout_s: float | None, callback: Callback) -> None:
+        """Open another session after a loss; `callback` gets None or the exception."""
+        with self._lock:
+            if self._lost is None:
+                is_first = False
+                is_open = True
+            else:
+                is_open = False
+                is_first = not self._waiting
+                self._waiting.append(callback)
+        if is_open:
+            callback(None)
+        elif is_first:
+            self._start(lambda: self._reopen(timeout_s))
+
+    def _reopen(self, timeout_s: float | None) -> None:
+        result: BaseException | None = None
+        try:
+            self._open(timeout_s)
+        except BaseException as error:  # noqa: BLE001 - given to the callbacks
+            result = error
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback(result)
+        if result is None:
+            self._run()
+
+    def _open(self, timeout_s: float | None) -> Opened:
+        try:
+            opened = self.door.open("", timeout_s)
+        except Interrupted:
+            raise self._closed_fault() from None
+        self._take(opened)
+        return opened
+
+    def _take(self, opened: Opened) -> None:
+        self._bind_to(opened)
+        self._adopt(opened)
+
+    def _adopt(self, opened: Opened) -> None:
+        """Go on with a connection that has a new session."""
+        with self._lock:
+            self.generation += 1
+            self._connection = opened.connection
+            self._session_id = opened.welcome.session_id
+            self._lost = None
+            self._closed = False
+
+    def _bind_to(self, opened: Opened) -> None:
+        try:
+            self._bind(opened.connection, opened.welcome)
+        except BaseException:
+            opened.connection.close()
+            raise
+
+    def _start(self, run: Callable[[], None]) -> None:
+        name = f"rollmesh {self.door.service} {self.door.address}"
+        threading.Thread(target=run, name=name, daemon=True).start()
+
+    # -------------------------------------------------------------------------------- calls
+
+    def submit(self, kind: Kind, body: Any, callback: Callback) -> int:
+        """Send a request and return its id; `callback` gets the reply's message or an exception."""
+        request = Message(kind, self._next_id(), body)
+        with self._lock:
+            lost, connection = self._lost, self._connection
+            if lost is None:
+                self._pending[request.request_id] = (request, callback)
+        if lost is not None:
+            callback(self._session_lost(lost))
+        elif connection is not None:  # else the thread sends it once the session is resumed
+            self._send(connection, request)
+        return request.request_id
+
+    def forget(self, request_ids: Iterable[int]) -> None:
+        """Wait no longer for these requests: their callbacks are not called any more."""
+        connection = self._connection
+        for request_id in request_ids:
+            with self._lock:
+                is_under_way = self._pending.pop(request_id, None) is not None
+            if is_under_way and connection is not None:
+                with contextlib.suppress(RollmeshError):
+                    connection.send(
+                        Message(Kind.CANCEL, request_id, Cancel(reason="late")), FAREWELL_S
+                    )
+
+    def start_close(self, reason: str, timeout_s: float | None, callback: Callback) -> None:
+        """End the session; `callback` gets None, or what ending it raised on the other side."""
+
+        def ended(result: Any) -> None:
+            self._closed = True
+            connection = self._connection
+            if connection is not None:
+                connection.shutdown("closed here")  # the thread lets go of it
+            is_fault = isinstance(result, EndpointFault) and not isinstance(result, SessionLost)
+            callback(result if is_fault else None)
+
+        if self._lost is not None or self._closed:
+            ended(None)
+            return
+        close = Close(reason=reason, timeout_ms=timeout_ms(timeout_s))
+        self.submit(Kind.CLOSE, close, ended)
+
+    def drop(self) -> None:
+        """Leave the session without waiting; nothing is called back any more."""
+        with self._lock:
+            self._closed = True
+            self._lost = self._lost or "it was left"
+            self._pending.clear()
+            connection, self._connection = self._connection, None
+        self.door.interrupt()
+        if connection is not None:
+            say_farewell(connection, 0, self._next_id())
+
+    def _send(self, connection: Connection, request: Message) -> None:
+        try:
+            connection.send(request, _SEND_S)
+        except WireError as error:
+            pending = self._take_out(request.request_id)
+            if pending is not None:
+                pending(
+                    EndpointFault(
+                        f"{request.kind.name} cannot be sent to {self.door.address}: {error}",
+                        error_class=type(error).__name__,
+                        outcome="not_done",
+                        is_recoverable=True,
+                    )
+                )
+        except (TransportError, TransportTimeout):
+            connection.shutdown()  # the thread resumes, and sends it again
+
+    def _take_out(self, request_id: int) -> Callback | None:
+        with self._lock:
+            pending = self._pending.pop(request_id, None)
+        return None if pending is None else pending[1]
+
+    # --------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        connection = self._connection
+        while connection is not None:
+            try:
+                message = connection.receive()
+                callback = None
+                if message.kind is not Kind.PING:
+                    callback = self._take_out(message.request_id)
+                if callback is None:
+                    answer_other(connection, message)
+                    continue
+            except Exception as error:  # whatever it is, somebody waits for a reply
+                if not isinstance(error, (TransportError, TransportTimeout, WireError)):
+                    _logger.exception("receive_failed address=%s", self.door.address)
+                connection.close()
+                connection = self._resumed(error)
+                continue
+            callback(self._result(message))
+            del message, callback  # what came is the caller's alone while we wait
+
+    def _result(self, message: Message) -> Any:
+        body = message.body
+        if message.kind is not Kind.ERROR or not isinstance(body, ErrorBody):
+            return message
+        if body.code in LOST_CODES:
+            return self._session_lost(body.message)
+        return fault_of(body, str(self.door.address))
+
+    def _resumed(self, error: Exception) -> Connection | None:
+        """Return a new connection of the same session; None where there is none any more."""
+        with self._lock:
+            self._connection = None
+            if self._closed:
+                pending = self._end("it was closed")
+                is_over = True
+            else:
+                pending, is_over = [], False
+        if not is_over:
+            _logger.warning("resuming address=%s error=%s", self.door.address, error)
+            try:
+                return self._resume()
+            except Interrupted:
+                reason = "it was left"
+            except EndpointFault as failure:
+                reason = f"{failure.detail} ({error})"
+            with self._lock:
+                pending = self._end(reason)
+        for callback in pending:
+            callback(self._session_lost(self._lost or ""))
+        return None
+
+    def _resume(self) -> Connection:
+        opened = self.door.open(self._session_id, self.door.options.resume_grace_s)
+        with self._lock:
+            requests = [self._pending[request_id][0] for request_id in sorted(self._pending)]
+        if not opened.welcome.is_resumed and not all([begins_anew(one) for one in requests]):
+            say_farewell(opened.connection, 0, self._next_id())
+            raise EndpointFault(
+                "the server has no such session any more: it was started again, or the connection "
+                "was away for too long"
+            )
+        self._bind_to(opened)
+        if not opened.welcome.is_resumed:
+            self._adopt(opened)
+        with self._lock:
+            requests = [self._pending[request_id][0] for request_id in sorted(self._pending)]
+            self._connection = opened.connection
+        _logger.warning("resumed address=%s requests=%d", self.door.address, len(requests))
+        for request in requests:
+            self._send(opened.connection, request)
+        return opened.connection
+
+    def _end(self, reason: str) -> list[Callback]:
+        """Mark the session as lost; return who waits. Called with the lock."""
+        self._lost = self._lost or reason
+        pending = [callback for _, callback in self._pending.values()]
+        self._pending.clear()
+        return pending
+
+    def _session_lost(self, detail: str) -> SessionLost:
+        return SessionLost(f"the session with {self.door.address} is lost: {detail}")
+
+    def _closed_fault(self) -> EndpointFault:
+        return EndpointFault(f"the session with {self.door.address} was left", outcome="not_done")
+
+
+def wait_for(
+    port: Any, method: str, request: Any, limit_ms: int, env_indices: tuple[int, ...] = ()
+) -> Any:
+    """Have a port that calls back do an operation, and return its reply.
+
+    Raises:
+        EndpointFault: It failed, or did not come back in time.
+    """
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    port.submit(method, request, arrived.put, env_indices)
+    limit_s = deadline_s(limit_ms)
+    try:
+        result = arrived.get(timeout=limit_s)
+    except queue.Empty:
+        raise PortTimeout(
+            f"{method} got no answer from {port.address} within {limit_s:g} s"
+        ) from None
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def nothing(result: Any) -> BaseException | None:
+    """Return what an operation without a reply came to: None, or its exception."""
+    return result if isinstance(result, BaseException) else None

@@ -1,0 +1,1 @@
+"""Local envs as ports: scalar, vector, lanes, each built and used where rule R49 says (layer 6)."""

@@ -1,0 +1,1 @@
+"""Local policies as ports: callables, `Model` classes, files; and batching (layer 6)."""

@@ -1,0 +1,372 @@
+"""Opens a policy: from whatever a user calls one to a model port (layer 6, rule R49).
+
+Used on the caller's thread, or on the shared one where a name was given and there is a shared one:
+
+- `"random"`: the random policy, seeded per episode;
+- a callable, or `module:function`: the policy itself;
+- an instance, or `module:instance`: a `Model`, an object with a corner, a torch module, a
+  Stable-Baselines3 algorithm.
+
+Built, loaded, used and closed on a thread of its own:
+
+- a path ending in `.zip`: a policy file of Stable-Baselines3;
+- a class, or `module:Class`: built with `model_kwargs`;
+- a function, or `module:function`, with `model_kwargs` (`{}` counts): a factory, called with them.
+
+Elsewhere: an address, or a `RemoteModel`, which has one: a served model.
+
+What runs on the caller's thread cannot be interrupted, so that `load` has no limit there; hard
+limits need a class. A module is always imported on the caller's thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, cast
+
+from rollmesh.endpoint.clients.model_client import (
+    HasModelAddress,
+    ModelRoute,
+    RemoteModelPort,
+    connect_model,
+)
+from rollmesh.endpoint.faults import fault_from
+from rollmesh.endpoint.models.corners import find_corners
+from rollmesh.endpoint.models.model import CORNERS, Model, overridden
+from rollmesh.endpoint.models.policy import LocalModel, ThreadedModel, derived_policy_seed
+from rollmesh.endpoint.models.random_policy import RandomPolicy
+from rollmesh.endpoint.models.sb3 import (
+    StableBaselinesPolicy,
+    check_policy_file,
+    is_algorithm,
+    load_policy_file,
+)
+from rollmesh.endpoint.models.torch_policy import TorchPolicy, is_module
+from rollmesh.endpoint.own_thread import OwnThread
+from rollmesh.endpoint.targets import (
+    Address,
+    ImportTarget,
+    load_attribute,
+    parse_target,
+)
+from rollmesh.errors import InvalidSpec, OperationTimeout, RollmeshError
+from rollmesh.limits import Limits
+from rollmesh.ports import EnvContract, ModelPort
+from rollmesh.spaces.conformance import Checker, Policy, Report
+from rollmesh.spaces.space import Space
+
+_FIELD = "model"
+_LOADED = "_rollmesh_is_loaded"
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Opening:
+    """What every way of opening needs."""
+
+    observation_space: Space
+    action_space: Space
+    conformance: Policy
+    report: Report | None
+    policy_seed_of: Callable[[int | None], int | None]
+
+    def port(self, model: object, *, closes: bool, loads: bool = True) -> LocalModel:
+        """Wrap a policy and, unless it is loaded already, load it, on the current thread."""
+        if is_algorithm(model):
+            model = StableBaselinesPolicy(model)
+        elif is_module(model) and not any(overridden(model, corner) for corner in CORNERS):
+            model = TorchPolicy(model, self.action_space)
+        port = LocalModel(
+            find_corners(model),
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            checker=Checker("action", self.conformance, "refuse", self.report),
+            closes=closes,
+            policy_seed_of=self.policy_seed_of,
+            observes=not isinstance(model, RandomPolicy),
+        )
+        if loads:
+            _load_once(port, model)
+        return port
+
+
+class SharedPolicy:
+    """One policy that several routes use, maybe with different spaces; for servers.
+
+    Nothing is built before the first `port`. All methods run on the thread that the policy is to
+    live on.
+
+    Args:
+        model: As `open_model` takes it.
+        model_kwargs: Keyword arguments for the class or factory.
+        conformance: `warn`, `strict` or `off`, for actions outside their space.
+
+    Raises:
+        InvalidSpec: That is no policy, or its target cannot be found.
+    """
+
+    def __init__(
+        self, model: object, *, model_kwargs: Mapping[str, Any] | None, conformance: Policy
+    ) -> None:
+        self._conformance: Policy = conformance
+        self._policy: object = None
+        self._loaded = False
+        self._is_random = isinstance(model, str) and model == "random"
+        if self._is_random:
+            _refuse_kwargs(model_kwargs, "the random policy")
+            self._build: _Instance | Callable[[], object] = _Instance(None)
+        else:
+            self._build = _builder(_resolved(model), model_kwargs)
+        if isinstance(self._build, _Instance):
+            self._policy = self._build.model
+            self._check()
+
+    def build(self) -> None:
+        """Build the policy, if that is not done yet.
+
+        Raises:
+            EndpointFault: Its constructor raised.
+            InvalidSpec: It is no policy.
+        """
+        if self._policy is None and not isinstance(self._build, _Instance):
+            self._policy = self._build()
+            self._check()
+
+    def _check(self) -> None:
+        policy = self._policy
+        if not (self._is_random or is_algorithm(policy) or is_module(policy)):
+            find_corners(policy)
+
+    def port(self, observation_space: Space, action_space: Space) -> LocalModel:
+        """Return a port over the policy, which is loaded by the first one.
+
+        Raises:
+            EndpointFault: The policy's constructor or `load` raised.
+            InvalidSpec: It is no policy.
+        """
+        self.build()
+        policy = RandomPolicy(action_space) if self._is_random else self._policy
+        opening = _Opening(
+            observation_space=observation_space,
+            action_space=action_space,
+            conformance=self._conformance,
+            report=None,
+            policy_seed_of=derived_policy_seed,
+        )
+        port = opening.port(policy, closes=False, loads=not self._loaded)
+        self._loaded = True
+        return port
+
+    def close(self) -> None:
+        """Close the policy, if it was built here.
+
+        Raises:
+            EndpointFault: Its `close` raised.
+        """
+        policy, self._policy = self._policy, None
+        if policy is None or isinstance(self._build, _Instance):
+            return
+        close = getattr(policy, "close", None)
+        if callable(close):
+            try:
+                close()
+            except BaseException as exc:
+                raise fault_from(exc, where="model.close") from exc
+
+
+def open_model(
+    model: object,
+    *,
+    observation_space: Space,
+    action_space: Space,
+    conformance: Policy = "warn",
+    report: Report | None = None,
+    limits: Limits | None = None,
+    thread: OwnThread | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+    policy_seed_of: Callable[[int | None], int | None] = derived_policy_seed,
+    route: ModelRoute | None = None,
+) -> ModelPort:
+    """Return a loaded policy as a model port; the module docstring lists what a policy may be.
+
+    Args:
+        model: The policy, or what names or builds it.
+        observation_space: Space of one observation.
+        action_space: Space of one action.
+        conformance: `warn`, `strict` or `off`, for actions outside the action space. NaN is
+            always refused.
+        report: Takes path and detail of each finding, once per kind and path; None logs them.
+        limits: `model_connect_s` bounds building and loading on an own thread.
+        thread: A thread shared with the env: what is built here, or was given by name, lives on it
+            instead of on a new one; the caller stops it. Instances stay on the caller's thread.
+        model_kwargs: Keyword arguments for the class or factory.
+        policy_seed_of: Gives an episode's policy seed for its env seed.
+        route: What a served model is told of the env; its spaces only if left out.
+
+    Raises:
+        InvalidSpec: That is no policy, or its target cannot be found.
+        EndpointFault: Its constructor or `load` raised, or a served one cannot be reached.
+        OperationTimeout: Building and loading took longer than `limits.model_connect_s`.
+    """
+    opening = _Opening(
+        observation_space=observation_space,
+        action_space=action_space,
+        conformance=conformance,
+        report=report,
+        policy_seed_of=policy_seed_of,
+    )
+    limit = (limits or Limits()).model_connect_s
+    if model == "random" and isinstance(model, str):
+        _refuse_kwargs(model_kwargs, "the random policy")
+        build: _Instance | Callable[[], object] = _Instance(RandomPolicy(action_space))
+    else:
+        resolved = _resolved(model)
+        if isinstance(resolved, (Address, HasModelAddress)):
+            _refuse_kwargs(model_kwargs, "a served model")
+            route = route or ModelRoute(
+                contract=EnvContract(
+                    id="env", observation_space=observation_space, action_space=action_space
+                )
+            )
+            return _connect(resolved, route, limits, thread)
+        build = _builder(resolved, model_kwargs)
+    if not isinstance(build, _Instance):
+        return _open_on_thread(lambda: opening.port(build(), closes=True), thread, limit)
+    if thread is not None and isinstance(model, (str, os.PathLike)):
+        return _open_on_thread(lambda: opening.port(build.model, closes=False), thread, limit)
+    return opening.port(build.model, closes=False)
+
+
+def _connect(
+    target: Address | HasModelAddress,
+    route: ModelRoute,
+    limits: Limits | None,
+    thread: OwnThread | None,
+) -> ModelPort:
+    """Connect to a served model."""
+    if isinstance(target, Address):
+        port = connect_model(target.text, route, limits=limits)
+    else:
+        port = connect_model(target.address, route, target.options, limits=limits)
+    if isinstance(port, RemoteModelPort):
+        port.thread = thread
+    return port
+
+
+@dataclass(frozen=True)
+class _Instance:
+    model: object
+
+
+@dataclass(frozen=True)
+class _PolicyFile:
+    path: str
+
+
+def _resolved(model: object) -> object:
+    """Return what a text or path names; anything else is what it is."""
+    if isinstance(model, os.PathLike):
+        model = os.fspath(cast("os.PathLike[str]", model))
+    if not isinstance(model, str):
+        return model
+    if model.lower().endswith(".zip"):
+        return _PolicyFile(model)
+    target = parse_target(model, field=_FIELD)
+    if isinstance(target, Address):
+        return target
+    if isinstance(target, ImportTarget):
+        return load_attribute(target.text, field=_FIELD)
+    raise InvalidSpec(
+        _FIELD,
+        f"wants 'random', module:attribute, or a policy file ending in .zip, got {model!r}"
+        f"{_hint(model)}",
+    )
+
+
+def _hint(name: str) -> str:
+    """Return what to do about a file that is no policy by itself."""
+    path = PurePath(name)
+    if path.suffix == ".py":
+        return f"; name what is in it: {path.stem}:attribute"
+    if path.suffix in _WEIGHTS:
+        return (
+            "; a torch file holds weights and no code: write a function or class that builds the "
+            "module and loads them, and name it as module:attribute"
+        )
+    return ""
+
+
+def _builder(
+    model: object, model_kwargs: Mapping[str, Any] | None
+) -> _Instance | Callable[[], object]:
+    """Return what builds the policy on its own thread, or the instance that there is."""
+    if isinstance(model, _PolicyFile):
+        _refuse_kwargs(model_kwargs, "a policy file")
+        check_policy_file(model.path)
+        return lambda: load_policy_file(model.path)
+    if isinstance(model, type):
+        factory = cast("Callable[..., object]", model)
+    elif model_kwargs is None:
+        return _Instance(model)
+    elif callable(model) and not isinstance(model, Model) and hasattr(model, "__name__"):
+        factory = model
+    else:
+        _refuse_kwargs(model_kwargs, "an instance")
+        return _Instance(model)
+    kwargs = dict(model_kwargs or {})
+
+    def build() -> object:
+        try:
+            return factory(**kwargs)
+        except RollmeshError:
+            raise
+        except BaseException as exc:
+            raise fault_from(exc, where="model.connect", outcome="not_done") from exc
+
+    return build
+
+
+def _open_on_thread(
+    build: Callable[[], LocalModel], thread: OwnThread | None, limit_s: float | None
+) -> ThreadedModel:
+    mine = thread is None
+    home = thread or OwnThread("rollmesh-model")
+    try:
+        port = home.call(build, limit_s, "building and loading the model")
+    except TimeoutError as exc:
+        if isinstance(exc, RollmeshError):
+            raise
+        home.abandon()
+        raise OperationTimeout(
+            f"{exc}; raise limits.model_connect_s, or look at what its constructor and load() "
+            "wait for",
+            timeout_s=limit_s or 0.0,
+            component="model",
+            operation="model.connect",
+        ) from None
+    except BaseException:  # it raised, or waiting for it was interrupted
+        if mine:
+            home.abandon()
+        raise
+    return ThreadedModel(port, home, owns_thread=mine)
+
+
+def _load_once(port: LocalModel, model: object) -> None:
+    """Load the policy; a `Model` that an earlier evaluation loaded is not loaded again."""
+    if isinstance(model, Model):
+        if getattr(model, _LOADED, False):
+            return
+        port.load()
+        setattr(model, _LOADED, True)
+    else:
+        port.load()
+
+
+def _refuse_kwargs(model_kwargs: Mapping[str, Any] | None, what: str) -> None:
+    if model_kwargs:
+        raise InvalidSpec(
+            "model_kwargs", f"{what} takes none; give a class or a factory function for them"
+        )

@@ -1,0 +1,369 @@
+"""Serves an env to clients, one env and one thread per session (layer 6).
+
+    EnvServer("CartPole-v1", "rollmesh+unix:///run/env.sock").serve()
+
+    with EnvServer(make_env, "rollmesh+tcp://127.0.0.1:0") as server:
+        print(server.address)
+        server.wait()
+
+A factory (an id, a callable, `module:callable`) gives each session an env of its own, up to
+`max_sessions`. An instance, a list of envs or an env port is given to one session at a time.
+Whoever finds no place waits in a queue and is told its position.
+
+The first env is built at the start, for the contract: with `serve()` on the calling thread, which
+also reads its sessions' connections and steps and closes it (OpenGL contexts, pygame); other envs,
+and all of them with `start()`, on threads of their own.
+
+An env is used again by the next session, which must reset it first; it is built anew where a
+session's request was late, or its client asked to close the env.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rollmesh.endpoint.error_bodies import error, error_body
+from rollmesh.endpoint.servers.env_place import EnvPlace
+from rollmesh.endpoint.servers.env_session import EnvSession
+from rollmesh.endpoint.servers.env_supply import EnvSupply
+from rollmesh.endpoint.servers.server_options import ENV_SESSIONS, ServerOptions
+from rollmesh.endpoint.servers.serving import Server, Service, true_capabilities
+from rollmesh.endpoint.servers.sessions import Arrival, Session
+from rollmesh.endpoint.servers.watchdog import now_ns
+from rollmesh.errors import ConnectionLost, InvalidSpec, RollmeshError
+from rollmesh.ports import EnvContract
+from rollmesh.transport.address import Address
+from rollmesh.transport.connection import Connection
+from rollmesh.wire.contract import encode_contract
+from rollmesh.wire.messages import ErrorBody, Hello, Kind, Message
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_logger = logging.getLogger(__name__)
+
+_LOOK_NS = 100_000_000
+_WELCOME_S = 10.0
+
+
+class EnvServer(Server):
+    """Serves an env; see the module.
+
+    Args:
+        env: An env, a factory, what names one, a list of these, or an env port.
+        address: Where to listen, or several addresses.
+        options: How.
+
+    Raises:
+        InvalidSpec: It names no env, or an address is none, or needs TLS and a token.
+    """
+
+    service: ClassVar[Service] = "env"
+
+    def __init__(
+        self,
+        env: Any,
+        address: str | Address | Sequence[str | Address] = "rollmesh+unix://",
+        options: ServerOptions | None = None,
+    ) -> None:
+        super().__init__(address, options)
+        self._supply = EnvSupply(env, self.options)
+        asked = self.options.max_sessions
+        if not self._supply.can_build and (asked or 1) > 1:
+            raise InvalidSpec(
+                "max_sessions", f"is {asked}, but there is one env only; give a factory"
+            )
+        self._most = asked or (ENV_SESSIONS if self._supply.can_build else 1)
+        self._places: list[EnvPlace] = []
+        self._queue: deque[EnvSession] = deque()
+        self._contract: EnvContract | None = None
+        self._contract_bytes = b""
+        self._capabilities: dict[str, str] = {}
+
+    @property
+    def contract(self) -> EnvContract:
+        """What is served; known once it has started."""
+        if self._contract is None:
+            raise RuntimeError("the server has not started")
+        return self._contract
+
+    @property
+    def capabilities(self) -> dict[str, str]:
+        """What the env can, as clients are told; known once it has started."""
+        return self._capabilities
+
+    # ------------------------------------------------------------------------- lifecycle
+
+    def serve(self) -> None:
+        self._begin()
+        try:
+            with contextlib.ExitStack() as stack:
+                if self.options.handle_signals:
+                    stack.enter_context(self._signals)
+                place = self._new_place()
+                self._build_first(place)
+                self._open_doors()
+                place.work()
+                self.close()
+                # whoever ends the server closes the other places too
+                self._done.wait(self.options.close_timeout_s)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._left.set()
+
+    def start(self) -> Self:
+        self._begin()
+        place = self._new_place()
+        built = threading.Event()
+        failure: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                self._build_first(place)
+            except BaseException as exc:  # noqa: BLE001 - raised by the caller, who waits
+                failure.append(exc)
+                return
+            finally:
+                built.set()
+            place.work()
+
+        threading.Thread(target=work, name="rollmesh-env-0", daemon=True).start()
+        try:
+            built.wait()
+            if failure:
+                place.closed.set()
+                raise failure[0]  # noqa: TRY301 - of another thread
+            self._open_doors()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._left.set()
+        return self
+
+    def _build_first(self, place: EnvPlace) -> None:
+        try:
+            place.build()
+            contract = place.port.contract
+            self._contract_bytes = encode_contract(contract)
+            self._capabilities = true_capabilities(place.capabilities)
+            self._contract = contract
+        except BaseException:
+            place.stop()
+            place.closed.set()
+            raise
+        self._signals.install_again()
+
+    def _stop(self) -> None:
+        for place in self._places:
+            place.stop()
+        limit_s = self.options.close_timeout_s
+        for place in self._places:
+            if not place.closed.wait(limit_s):
+                _logger.warning(
+                    "close_overdue place=%d timeout_s=%s detail=its env is left behind",
+                    place.index,
+                    limit_s,
+                )
+                place.kill()
+
+    def _abort(self) -> None:
+        for place in self._places:
+            place.kill()
+
+    def _is_healthy(self) -> bool:
+        places = self._places
+        return len(places) < self._most or not all(place.is_hung for place in places)
+
+    # --------------------------------------------------------------------------- entering
+
+    def enter(self, arrival: Arrival, hello: Hello) -> ErrorBody | None:
+        with self._lock:
+            known = self._sessions.get(hello.session_id) if hello.session_id else None
+        if known is not None and self._resume(known, arrival):
+            return None
+        session = EnvSession(arrival, self.terms, num_envs=self.contract.num_envs)
+        with self._lock:
+            if self._draining:
+                return ErrorBody(code="draining", message="this server is about to end")
+            place = self._free_place()
+            if place is not None:
+                self._seat(session, place)
+                return None
+            self._evict(now_ns())
+            if len(self._queue) >= self.options.queue_size:
+                return self._busy()
+            self._queue.append(session)
+            position = len(self._queue)
+        self._watchdog.ring()
+        self._tell_position(session, position)
+        return None
+
+    def _busy(self) -> ErrorBody:
+        hung = sum(place.is_hung for place in self._places)
+        stuck = f", {hung} of them with an env that does not come back" if hung else ""
+        return ErrorBody(
+            code="busy",
+            error_class="busy",
+            message=(
+                f"all {self._most} places are taken{stuck}, and {len(self._queue)} clients wait; "
+                f"an idle client's place is free after {self.options.idle_timeout_s} s. Try again "
+                "then, or start another server"
+            ),
+            is_recoverable=True,
+            outcome="not_done",
+        )
+
+    def _resume(self, session: Session, arrival: Arrival) -> bool:
+        """Go on with a session over a new connection; False where it is over."""
+        connection = arrival.connection
+        if session.is_ended or session.is_broken:
+            return False
+        welcome = self._full_welcome(session, is_resumed=True)
+        try:
+            self._admit(connection)
+            connection.send(Message(Kind.WELCOME, arrival.request_id, welcome), _WELCOME_S)
+        except RollmeshError as exc:
+            _logger.info("resume_failed session=%s error=%s", session.id, exc)
+            connection.close()
+            return True
+        if not session.attach(connection, arrival.peer):
+            connection.close()
+        _logger.info("session_resumed session=%s client=%s", session.id, arrival.name)
+        return True
+
+    def _admit(self, connection: Connection) -> None:
+        contract = self.contract
+        connection.framing.bind(
+            contract.observation_space.codec, contract.action_space.codec, contract.num_envs
+        )
+        connection.admit()
+
+    def _full_welcome(self, session: Session, *, is_resumed: bool = False) -> Any:
+        return self.welcome(
+            session,
+            is_resumed=is_resumed,
+            contract=self._contract_bytes,
+            capabilities=self._capabilities,
+        )
+
+    # ---------------------------------------------------------------------------- places
+
+    def _new_place(self) -> EnvPlace:
+        place = EnvPlace(
+            len(self._places),
+            self._supply,
+            freed=self._freed,
+            welcome=self._welcome_session,
+            refuse=self._refuse_session,
+            close_timeout_s=self.options.close_timeout_s,
+        )
+        self._places.append(place)
+        return place
+
+    def _free_place(self) -> EnvPlace | None:
+        """Return a place for a session, built when it is used first; under the lock."""
+        for place in self._places:
+            if place.session is None:
+                return place
+        if len(self._places) >= self._most:
+            return None
+        place = self._new_place()
+        threading.Thread(target=place.work, name=f"rollmesh-env-{place.index}", daemon=True).start()
+        return place
+
+    def _seat(self, session: EnvSession, place: EnvPlace) -> None:
+        self._sessions[session.id] = session
+        place.give(session)
+
+    def _welcome_session(self, session: EnvSession, place: EnvPlace) -> None:
+        """Tell a session's client that it has a place; on the thread of the place."""
+        del place
+        self._signals.install_again()
+        arrival = session.arrival
+        self._admit(arrival.connection)
+        welcome = self._full_welcome(session)
+        with session.door_lock:
+            session.is_welcomed = True
+            arrival.connection.send(Message(Kind.WELCOME, arrival.request_id, welcome), _WELCOME_S)
+        _logger.info("session_begun session=%s client=%s", session.id, session.name)
+
+    def _refuse_session(self, session: EnvSession, exc: BaseException) -> None:
+        """Tell a client that its place has no env, or that its session cannot begin."""
+        arrival = session.arrival
+        if not isinstance(exc, ConnectionLost):
+            body = error_body(exc, where="building the env", is_trusted=session.is_trusted)
+            with contextlib.suppress(RollmeshError):
+                arrival.connection.send(error(arrival.request_id, body), _WELCOME_S)
+        session.end(f"it could not begin: {exc}")
+        session.let_go()
+
+    def _freed(self, place: EnvPlace) -> None:
+        """Give a place to whoever waits longest; on its thread."""
+        session = place.session
+        if session is not None:
+            self._forget(session)
+        with self._lock:
+            place.session = None
+            if self._closing or not self._queue:
+                return
+            self._seat(self._queue.popleft(), place)
+            waiting = list(self._queue)
+        for position, queued in enumerate(waiting, 1):
+            self._tell_position(queued, position)
+
+    def _tell_position(self, session: EnvSession, position: int) -> None:
+        arrival = session.arrival
+        welcome = self.welcome(session, position=position)
+        try:
+            with session.door_lock:
+                if not session.is_welcomed:
+                    arrival.connection.send(Message(Kind.WELCOME, arrival.request_id, welcome), 0.1)
+        except RollmeshError:
+            with self._lock, contextlib.suppress(ValueError):
+                self._queue.remove(session)
+                arrival.connection.close()
+
+    def _refuse_queued(self) -> None:
+        with self._lock:
+            queued = list(self._queue)
+            self._queue.clear()
+        for session in queued:
+            arrival = session.arrival
+            body = ErrorBody(code="draining", message="this server is about to end")
+            with contextlib.suppress(RollmeshError):
+                arrival.connection.send(error(arrival.request_id, body), 0.1)
+            session.end("the server drains")
+            session.let_go()
+
+    # --------------------------------------------------------------------------- watching
+
+    def _check(self, at_ns: int) -> int:
+        if not self._queue:
+            return super()._check(at_ns)
+        self._evict(at_ns)
+        return at_ns + _LOOK_NS
+
+    def _evict(self, at_ns: int) -> None:
+        """End sessions that keep a place which they do not use, and others wait for."""
+        options = self.options
+        with self._lock:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            away_ns = session.detached_ns
+            if away_ns:
+                if _is_over(at_ns - away_ns, options.contested_grace_s):
+                    session.end("its client is away, and another one waits")
+            elif session.is_idle and _is_over(at_ns - session.last_ns, options.idle_timeout_s):
+                session.end("it was idle, and another client waits")
+
+
+def _is_over(spent_ns: int, limit_s: float | None) -> bool:
+    return limit_s is not None and spent_ns >= limit_s * 1e9

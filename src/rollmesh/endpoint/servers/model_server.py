@@ -1,0 +1,196 @@
+"""Serves a model to many clients (layer 6).
+
+    ModelServer("my_policy:Policy", "rollmesh+unix:///run/model.sock").serve()
+
+The model is built and called on one thread: with `serve()` the calling one. Each client has a
+session and a thread that reads for it, so that a slow call (the first one may compile for a minute)
+keeps nobody from connecting. Where the policy has a batch corner, requests of all clients with the
+same spaces are put together (`batching.py`). A policy that is said to be thread-safe is called on
+a thread per route instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rollmesh.endpoint.calling_thread import CallingThread
+from rollmesh.endpoint.own_thread import OwnThread
+from rollmesh.endpoint.servers.model_session import ModelHome, ModelSession
+from rollmesh.endpoint.servers.model_supply import ModelSupply
+from rollmesh.endpoint.servers.server_options import MOST_SESSIONS, ServerOptions
+from rollmesh.endpoint.servers.serving import Server, Service, true_capabilities
+from rollmesh.endpoint.servers.sessions import Arrival, Session
+from rollmesh.errors import RollmeshError
+from rollmesh.ports import EnvContract, ModelPort
+from rollmesh.transport.address import Address
+from rollmesh.wire.messages import ErrorBody, Hello, Kind, Message
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_logger = logging.getLogger(__name__)
+
+CONCURRENT_PREDICT = "concurrent_predict"
+"""Capability: several predicts may be under way at once."""
+_WELCOME_S = 10.0
+
+
+class ModelServer(Server):
+    """Serves a model; see the module.
+
+    Args:
+        model: A policy, what names or builds one, or a model port.
+        address: Where to listen, or several addresses.
+        options: How.
+
+    Raises:
+        InvalidSpec: It is no policy, or an address is none, or needs TLS and a token.
+    """
+
+    service: ClassVar[Service] = "model"
+
+    def __init__(
+        self,
+        model: object,
+        address: str | Address | Sequence[str | Address] = "rollmesh+unix://",
+        options: ServerOptions | None = None,
+    ) -> None:
+        super().__init__(address, options)
+        self._supply = ModelSupply(model, self.options)
+        self._most = self.options.max_sessions or MOST_SESSIONS
+        self._home: ModelHome | None = None
+        self._closed = threading.Event()
+
+    # ------------------------------------------------------------------------- lifecycle
+
+    def serve(self) -> None:
+        self._begin()
+        thread = CallingThread("rollmesh-model")
+        try:
+            with contextlib.ExitStack() as stack:
+                if self.options.handle_signals:
+                    stack.enter_context(self._signals)
+                self._use(thread)
+                self._supply.build()
+                self._signals.install_again()
+                self._open_doors()
+                thread.run()
+                self.close()
+                self._done.wait(self.options.close_timeout_s)
+        except BaseException:
+            thread.abandon()
+            self.close()
+            raise
+        finally:
+            self._left.set()
+
+    def start(self) -> Self:
+        self._begin()
+        thread = OwnThread("rollmesh-model")
+        self._left.set()
+        try:
+            self._use(thread)
+            thread.call(self._supply.build, None, "building the model")
+            self._open_doors()
+        except BaseException:
+            thread.abandon()
+            self.close()
+            raise
+        return self
+
+    def _use(self, thread: OwnThread) -> None:
+        self._home = ModelHome(thread, self._open_port, is_thread_safe=self.options.thread_safe)
+
+    def _open_port(self, contract: EnvContract, thread: OwnThread) -> ModelPort:
+        port = self._supply.port(contract.observation_space, contract.action_space, thread)
+        self._signals.install_again()
+        return port
+
+    def _stop(self) -> None:
+        home = self._home
+        if home is None or home.thread.abandoned:
+            return
+        limit_s = self.options.close_timeout_s
+        for session in self._all_sessions():
+            session.release_all("the server closes")
+
+        def closed(result: Any) -> None:
+            del result
+            self._closed.set()
+
+        home.thread.submit(self._supply.close, closed, limit_s)
+        home.thread.stop()
+        if not self._closed.wait(limit_s):
+            _logger.warning("close_overdue timeout_s=%s detail=the model is left behind", limit_s)
+            home.thread.abandon()
+
+    def _is_healthy(self) -> bool:
+        return self._home is not None and not self._home.late
+
+    def _all_sessions(self) -> list[ModelSession]:
+        with self._lock:
+            sessions = list(self._sessions.values())
+        return [session for session in sessions if isinstance(session, ModelSession)]
+
+    # --------------------------------------------------------------------------- entering
+
+    def enter(self, arrival: Arrival, hello: Hello) -> ErrorBody | None:
+        home = self._home
+        assert home is not None  # noqa: S101 - set before the doors open
+        with self._lock:
+            known = self._sessions.get(hello.session_id) if hello.session_id else None
+        if known is not None and self._welcome_session(known, arrival, is_resumed=True):
+            return None
+        session = ModelSession(arrival, self.terms, home)
+        with self._lock:
+            if self._draining:
+                return ErrorBody(code="draining", message="this server is about to end")
+            if len(self._sessions) >= self._most:
+                return ErrorBody(
+                    code="busy",
+                    error_class="busy",
+                    message=f"all {self._most} places are taken; try again later",
+                    is_recoverable=True,
+                    outcome="not_done",
+                )
+            self._sessions[session.id] = session
+        threading.Thread(
+            target=self._read_for, args=(session,), name="rollmesh-model-session", daemon=True
+        ).start()
+        return None
+
+    def _read_for(self, session: ModelSession) -> None:
+        try:
+            if self._welcome_session(session, session.arrival):
+                session.serve()
+            else:
+                session.let_go()
+        finally:
+            self._forget(session)
+
+    def _welcome_session(
+        self, session: Session, arrival: Arrival, *, is_resumed: bool = False
+    ) -> bool:
+        """Tell a client that it has a session; False where that session is over."""
+        connection = arrival.connection
+        if session.is_ended or session.is_broken:
+            return False
+        welcome = self.welcome(
+            session,
+            is_resumed=is_resumed,
+            capabilities=true_capabilities([CONCURRENT_PREDICT]),
+        )
+        try:
+            connection.admit()
+            connection.send(Message(Kind.WELCOME, arrival.request_id, welcome), _WELCOME_S)
+        except RollmeshError as exc:
+            _logger.info("welcome_failed session=%s error=%s", session.id, exc)
+            connection.close()
+            return is_resumed
+        if is_resumed and not session.attach(connection, arrival.peer):
+            connection.close()
+        return True

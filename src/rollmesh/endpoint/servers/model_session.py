@@ -1,0 +1,397 @@
+"""A session with a model: its routes and their requests (layer 6).
+
+One thread reads for a session and never waits for the model, which works on its own thread and
+answers from there; so a slow call keeps nobody from being heard. Requests of one route are carried
+out in order. A thread-safe model is called by the thread that reads, where its session has nothing
+else under way, which saves two handovers a call.
+
+Isolation. A route is known by its session and its env id, so that no client can name another one's;
+an episode belongs to the route that named it first, until that route ends it.
+
+A session speaks about one pair of spaces at a time, those of the env that was resolved last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from rollmesh.endpoint.error_bodies import Refused
+from rollmesh.endpoint.own_thread import OwnThread
+from rollmesh.endpoint.servers.sessions import (
+    Arrival,
+    Flight,
+    Left,
+    Respond,
+    Session,
+    SessionOver,
+    Terms,
+)
+from rollmesh.errors import ConnectionLost, EndpointFault, InvalidSpec, TransportTimeout, WireError
+from rollmesh.ports import (
+    AdapterContext,
+    Callback,
+    EnvContract,
+    ModelPort,
+    PredictRequest,
+    ReleaseAdapterRequest,
+    ResetAdapterRequest,
+)
+from rollmesh.transport.connection import Connection
+from rollmesh.transport.security import Peer
+from rollmesh.wire.contract import decode_contract
+from rollmesh.wire.messages import Close, Done, Kind, Message, Resolve, ResolveReply
+
+_logger = logging.getLogger(__name__)
+
+MOST_ROUTES = 256
+MOST_EPISODES = 2**16
+"""Episodes that one session may have under way."""
+_MODEL_SEND_S = 0.25
+"""How long the model's thread waits for a client to take its answer."""
+
+Owners = dict[str, "ModelRoute"]
+
+
+class ModelRoute:
+    """One env that a client drives with the model.
+
+    Args:
+        context: Names the route to the port.
+        port: The model.
+        thread: The thread that the port is called on.
+        owns_thread: Whether it ends with the route.
+
+    Attributes:
+        episodes: Ids of the episodes under way.
+        context: Names the route to the port.
+    """
+
+    def __init__(
+        self, context: AdapterContext, port: ModelPort, thread: OwnThread, *, owns_thread: bool
+    ) -> None:
+        self.context = context
+        self.episodes: set[str] = set()
+        self._port = port
+        self._thread = thread
+        self._owns_thread = owns_thread
+        self._submit: Callable[..., None] | None = getattr(port, "submit", None)
+
+    def submit(self, method: str, request: Any, callback: Callback) -> None:
+        """Start `method(request)` and return at once."""
+        if self._submit is not None:
+            self._submit(method, request, callback, ())
+        else:
+            self._thread.submit(getattr(self._port, method), callback, request)
+
+    @property
+    def runs_anywhere(self) -> bool:
+        """Whether any thread may call the model, so that no handover is needed."""
+        return self._owns_thread and self._submit is None
+
+    def call(self, method: str, request: Any, callback: Callback) -> None:
+        """Carry out `method(request)` right here."""
+        try:
+            result = getattr(self._port, method)(request)
+        except BaseException as exc:  # noqa: BLE001 - told to the client
+            result = exc
+        callback(result)
+
+    def end(self) -> None:
+        """Let go of a thread of its own."""
+        if self._owns_thread:
+            self._thread.stop()
+
+
+class ModelHome:
+    """What all sessions with a model share: its thread, its supply, and who has which episode.
+
+    Args:
+        thread: The model's thread.
+        open_port: Returns the port for a pair of spaces; called on that thread.
+        is_thread_safe: Whether each route may have a thread of its own.
+
+    Attributes:
+        late: Calls that did not come back in time, and still have not.
+        owners: The route of each episode under way.
+    """
+
+    def __init__(
+        self,
+        thread: OwnThread,
+        open_port: Callable[[EnvContract, OwnThread], ModelPort],
+        *,
+        is_thread_safe: bool,
+    ) -> None:
+        self.thread = thread
+        self.owners: Owners = {}
+        self.late: set[tuple[str, int]] = set()
+        self._open_port = open_port
+        self._is_thread_safe = is_thread_safe
+
+    def open_route(
+        self, context: AdapterContext, contract: EnvContract, callback: Callback
+    ) -> None:
+        """Open a route on the model's thread; `callback` gets it, or what was raised."""
+
+        def open_here() -> ModelRoute:
+            if not self._is_thread_safe:
+                port = self._open_port(contract, self.thread)
+                return ModelRoute(context, port, self.thread, owns_thread=False)
+            thread = OwnThread("rollmesh-model-route")
+            port = self._open_port(contract, thread)
+            return ModelRoute(context, port, thread, owns_thread=True)
+
+        self.thread.submit(open_here, callback)
+
+
+class ModelSession(Session):
+    """One client's session with a model; see `Session`."""
+
+    def __init__(self, arrival: Arrival, terms: Terms, home: ModelHome) -> None:
+        super().__init__(arrival, terms)
+        self._home = home
+        self._routes: dict[str, ModelRoute] = {}
+        self._contract: EnvContract | None = None
+        self.send_timeout_s = min(_MODEL_SEND_S, self.send_timeout_s)
+        self._operations.update(
+            {
+                Kind.CONFIGURE: self.done,
+                Kind.RESOLVE: self._resolve,
+                Kind.PREDICT: self._predict,
+                Kind.RESET_ADAPTER: self._reset_adapter,
+                Kind.RELEASE_ADAPTER: self._release_adapter,
+                Kind.CLOSE: self._close,
+            }
+        )
+
+    def serve(self) -> None:
+        """Carry out requests until the session is over; then release its routes."""
+        try:
+            self.read_all()
+        finally:
+            self.release_all(self.end_reason or "the session ended")
+            self.let_go()
+
+    def attach(self, connection: Connection, peer: Peer) -> bool:
+        self.bind(connection)
+        return super().attach(connection, peer)
+
+    def bind(self, connection: Connection) -> None:
+        """Tell a connection the spaces, once they are known."""
+        contract = self._contract
+        if contract is not None:
+            connection.framing.bind(contract.observation_space.codec, contract.action_space.codec)
+
+    # ------------------------------------------------------------------------- requests
+
+    def _resolve(self, message: Message, respond: Respond) -> None:
+        request: Resolve = message.body
+        context = request.context
+        if not context.env_id or not request.contract:
+            raise Refused("invalid_request", "RESOLVE wants an env id and the env's contract")
+        if context.env_id not in self._routes and len(self._routes) >= MOST_ROUTES:
+            raise Refused("busy", f"a session may have at most {MOST_ROUTES} routes")
+        try:
+            contract = decode_contract(request.contract)
+        except WireError as exc:
+            raise Refused("invalid_request", str(exc)) from None
+        self._take_spaces(contract)
+        old = self._routes.pop(context.env_id, None)
+        if old is not None:
+            self._release(old, "resolved again", None, _nobody)
+        self.begin(message, respond, 0)
+        name = AdapterContext(self.id, f"{self.id}/{context.env_id}", context.request_id)
+
+        def opened(result: Any) -> None:
+            if isinstance(result, BaseException):
+                if isinstance(result, InvalidSpec):
+                    result = EndpointFault(
+                        str(result), error_class="InvalidSpec", outcome="not_done"
+                    )
+                self._answer(message.request_id, result, "model.resolve")
+                return
+            self._routes[context.env_id] = result
+            self._answer(message.request_id, ResolveReply(context=context), "model.resolve")
+
+        self._home.open_route(name, contract, opened)
+
+    def _take_spaces(self, contract: EnvContract) -> None:
+        known = self._contract
+        spaces = contract.observation_space, contract.action_space
+        is_other = known is not None and spaces != (known.observation_space, known.action_space)
+        if is_other and (self._routes or self.flights):
+            raise Refused(
+                "invalid_request",
+                "this session has a route with other spaces; release it, or open another "
+                "connection",
+            )
+        self._contract = contract
+        connection = self._connection
+        if connection is not None:
+            self.bind(connection)
+
+    def _route(self, context: AdapterContext) -> ModelRoute:
+        if self.is_broken:
+            raise Refused(
+                "not_ready",
+                "a request of this session was late; open another session",
+                is_recoverable=False,
+            )
+        route = self._routes.get(context.env_id)
+        if route is None:
+            raise Refused(
+                "not_configured", f"env {context.env_id[:80]!r} was not resolved in this session"
+            )
+        return route
+
+    def _predict(self, message: Message, respond: Respond) -> None:
+        request: PredictRequest = message.body
+        context = request.context
+        route = self._route(context)
+        self._own(route, request)
+        request_id = message.request_id
+        self.begin(message, respond, request.timeout_ms)
+        mine = msgspec.structs.replace(request, context=route.context)
+
+        def land(result: Any) -> None:
+            if isinstance(result, BaseException):
+                self._answer(request_id, result, "model.predict")
+                return
+            result.context = context
+            self._answer(request_id, result, "model.predict")
+
+        self._submit(route, "predict", mine, land)
+
+    def _own(self, route: ModelRoute, request: PredictRequest) -> None:
+        """Make sure that the episodes of a request are this route's."""
+        if not request.episode_info:
+            raise Refused("invalid_request", "PREDICT wants at least one row")
+        owners, mine = self._home.owners, route.episodes
+        for info in request.episode_info:
+            episode_id = info.episode_id
+            if episode_id in mine:
+                continue
+            if not episode_id or len(mine) >= MOST_EPISODES:
+                raise Refused("invalid_request", "no episode id, or too many under way")
+            if owners.setdefault(episode_id, route) is not route:
+                raise Refused(
+                    "invalid_request", f"episode {episode_id[:80]!r} belongs to another route"
+                )
+            mine.add(episode_id)
+
+    def _reset_adapter(self, message: Message, respond: Respond) -> None:
+        request: ResetAdapterRequest = message.body
+        route = self._routes.get(request.context.env_id)
+        mine = (
+            ()
+            if route is None
+            else tuple([one for one in request.episode_ids if one in route.episodes])
+        )
+        if route is None or not mine:
+            self.done(message, respond)
+            return
+        self.begin(message, respond, 0)
+        self._disown(route, mine)
+        request_id = message.request_id
+        self._submit(
+            route,
+            "reset_adapter",
+            ResetAdapterRequest(route.context, mine),
+            lambda result: self._answer(request_id, result, "model.reset_adapter"),
+        )
+
+    def _release_adapter(self, message: Message, respond: Respond) -> None:
+        request: ReleaseAdapterRequest = message.body
+        route = self._routes.pop(request.context.env_id, None)
+        if route is None:
+            self.done(message, respond)
+            return
+        timeout_ms = 0 if request.timeout_s is None else max(1, int(request.timeout_s * 1000))
+        self.begin(message, respond, timeout_ms)
+        request_id = message.request_id
+        self._release(
+            route,
+            request.reason,
+            request.timeout_s,
+            lambda result: self._answer(request_id, result, "model.release_adapter"),
+        )
+
+    def _close(self, message: Message, respond: Respond) -> None:
+        request: Close = message.body
+        self.is_ended = True
+        self.end_reason = f"closed by its client: {request.reason[:200]}"
+        self.done(message, respond)
+        raise SessionOver(self.end_reason)
+
+    # ---------------------------------------------------------------------------- inside
+
+    def _submit(self, route: ModelRoute, method: str, request: Any, callback: Callback) -> None:
+        if method == "predict" and route.runs_anywhere and self._is_alone():
+            route.call(method, request, callback)
+            return
+        try:
+            route.submit(method, request, callback)
+        except RuntimeError as exc:  # the model's thread has ended
+            callback(EndpointFault(str(exc), outcome="not_done"))
+
+    def _answer(self, request_id: int, result: Any, where: str) -> None:
+        """Answer a request; on the model's thread."""
+        self._home.late.discard((self.id, request_id))
+        with contextlib.suppress(ConnectionLost, TransportTimeout):
+            # whoever reads the connection sees that it is lost; the reply is kept
+            if isinstance(result, BaseException):
+                self.fail(request_id, result, where)
+            else:
+                self.finish(request_id, Done() if result is None else result)
+
+    def _is_alone(self) -> bool:
+        """Whether the request at hand is the only thing that this session has to do."""
+        return len(self._routes) == 1 and len(self.flights) == 1
+
+    def _disown(self, route: ModelRoute, episode_ids: tuple[str, ...]) -> None:
+        for episode_id in episode_ids:
+            route.episodes.discard(episode_id)
+            self._home.owners.pop(episode_id, None)
+
+    def _release(
+        self, route: ModelRoute, reason: str, timeout_s: float | None, callback: Callback
+    ) -> None:
+        self._disown(route, tuple(route.episodes))
+        self._submit(
+            route,
+            "release_adapter",
+            ReleaseAdapterRequest(route.context, reason, timeout_s),
+            callback,
+        )
+        route.end()
+
+    def release_all(self, reason: str) -> None:
+        """Release the routes that the client has not."""
+        routes, self._routes = self._routes, {}
+        for route in routes.values():
+            self._release(route, reason, None, _told)
+
+    def left_behind(self, flight: Flight, limit_s: float) -> Left:
+        self.is_broken = True
+        return Left(
+            f"model.{flight.kind.name.lower()} did not come back within {limit_s:g} s; this "
+            "session takes no further request"
+        )
+
+    def _expire(self, request_id: int, flight: Flight, at_ns: int) -> None:
+        self._home.late.add((self.id, request_id))
+        super()._expire(request_id, flight, at_ns)
+
+
+def _nobody(result: Any) -> None:
+    _told(result)
+
+
+def _told(result: Any) -> None:
+    if isinstance(result, BaseException):
+        _logger.warning("release_failed error=%r", result)
