@@ -53,6 +53,8 @@ class EpisodeStarted(Event, frozen=True, gc=False, kw_only=True):
     env_index: int
     seed: int | None
     started_from_auto_reset: bool
+    task: str = ""
+    attempt: int = 1
 
 
 class ObservationEmitted(Event, frozen=True, gc=False, kw_only=True):
@@ -126,6 +128,8 @@ class EpisodeCompleted(Event, frozen=True, gc=False, kw_only=True):
     final_info: Info
     observation_space: Space
     final_observation: Leaves
+    task: str = ""
+    attempts: int = 1
 
     def decode(self) -> Any:
         """Return the final observation as plain values (a copy)."""
@@ -144,6 +148,24 @@ class EpisodeErrored(Event, frozen=True, gc=False, kw_only=True):
     total_reward: float
     duration_s: float
     error: str
+    task: str = ""
+    attempts: int = 1
+
+
+class WorkerChanged(Event, frozen=True, gc=False, kw_only=True):
+    """A worker process of a fleet changed its state.
+
+    Attributes:
+        worker: Its number, from 0.
+        state: `starting`, `ready`, `lost` (it died, or was killed because it hung) or `stopped`.
+        detail: Why, in words: of a lost one signal or exit code and its last lines.
+        pid: Its process, where there is one on this machine.
+    """
+
+    worker: int
+    state: str
+    detail: str = ""
+    pid: int | None = None
 
 
 class Log(Event, frozen=True, gc=False, kw_only=True):

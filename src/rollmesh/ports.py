@@ -42,6 +42,8 @@ PARTIAL_RESET = "partial_reset"
 """Capability: some lanes can be reset without the others; steps still take all lanes."""
 REBUILD = "rebuild"
 """Capability: lanes can be built anew from their factory (`Rebuilds`)."""
+PREPARE = "prepare"
+"""Capability: lanes want to be told what to hold before an episode starts (`Prepares`)."""
 
 
 class AutoresetMode(enum.Enum):
@@ -91,6 +93,13 @@ class ResetRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     options: tuple[Info | None, ...] = ()
     timeout_ms: int = 0
     env_indices: tuple[int, ...] = ()
+
+
+class PrepareRequest(msgspec.Struct, frozen=True, gc=False):
+    """Have these lanes ready for an episode of this setup (`""` where there is only one)."""
+
+    env_indices: tuple[int, ...]
+    setup: str
 
 
 class StepRequest(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -217,7 +226,7 @@ class EnvPort(Protocol):
 
     Attributes:
         contract: Spaces, width and autoreset mode.
-        capabilities: Any of `SUBSET_STEP`, `PARTIAL_RESET`, `REBUILD`.
+        capabilities: Any of `SUBSET_STEP`, `PARTIAL_RESET`, `REBUILD`, `PREPARE`.
     """
 
     @property
@@ -287,4 +296,13 @@ class Rebuilds(Protocol):
 
     def rebuild(self, env_indices: tuple[int, ...]) -> None:
         """Close these lanes (empty = all) unless abandoned, and build them from their factory."""
+        ...
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """An env port whose lanes may have to be started or changed first (capability `PREPARE`)."""
+
+    def prepare(self, request: PrepareRequest) -> None:
+        """Make sure that these lanes are alive and hold the env of the setup; cheap if they do."""
         ...

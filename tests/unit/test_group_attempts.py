@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rollmesh.errors import EnvFailed, ModelFailed, SessionLost
 from rollmesh.ports import PredictReply, PredictRequest, ResetReply, ResetRequest, StepReply
-from rollmesh.runtime.route import MAX_ATTEMPTS
 from tests.driving import drive
 from tests.toys import VECTOR, StepRequest, ToyEnv, ToyModel
 
@@ -65,7 +64,7 @@ def test_an_episode_is_errored_when_its_attempts_are_used_up():
     assert isinstance(run.failure, EnvFailed)
     assert run.failure.is_session_lost
     (episode,) = run.failure.report.episodes
-    assert episode.attempts == MAX_ATTEMPTS
+    assert episode.attempts == 3
     assert episode.error is not None
 
 

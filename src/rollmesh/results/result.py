@@ -40,7 +40,9 @@ class EpisodeResult:
         success: The env's own word, or None where it has none.
         duration_s: From the reset's reply to the last step's, in seconds.
         error: What spoiled it, or None. An episode with an error is neither success nor failure.
-        attempts: How often it was started; more than 1 where a served endpoint was lost.
+        attempts: How often it was started; more than 1 where a worker or a served endpoint was lost.
+        causes: Why the earlier attempts came to nothing, one line each.
+        task: The task of the plan it belongs to; `""` without tasks.
     """
 
     index: int
@@ -55,6 +57,8 @@ class EpisodeResult:
     duration_s: float = 0.0
     error: str | None = None
     attempts: int = 1
+    causes: tuple[str, ...] = ()
+    task: str = ""
 
     @classmethod
     def from_summary(cls, summary: EpisodeSummary) -> EpisodeResult:

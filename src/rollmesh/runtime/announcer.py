@@ -98,6 +98,8 @@ class Announcer:
                     env_index=lane.env_index,
                     seed=episode.seed,
                     started_from_auto_reset=auto,
+                    task=episode.task,
+                    attempt=episode.attempt,
                 )
             )
 
@@ -190,6 +192,8 @@ class Announcer:
                     final_info=ending.final_info,
                     observation_space=self._observation_space,
                     final_observation=observation,
+                    task=summary.task,
+                    attempts=summary.attempts,
                 )
             )
 
@@ -209,6 +213,8 @@ class Announcer:
                     total_reward=summary.total_reward,
                     duration_s=summary.duration_s,
                     error=summary.error or "",
+                    task=summary.task,
+                    attempts=summary.attempts,
                 )
             )
 

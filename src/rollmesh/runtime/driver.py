@@ -28,7 +28,7 @@ from rollmesh.runtime.group import group_loop
 from rollmesh.runtime.hooks import Dispatcher
 from rollmesh.runtime.lanes import Group
 from rollmesh.runtime.operations import GroupLoop, Operation
-from rollmesh.runtime.report import RouteReport
+from rollmesh.runtime.report import EpisodeSummary, RouteReport
 from rollmesh.runtime.route import Route
 from rollmesh.runtime.spec import SessionSpec
 from rollmesh.runtime.telemetry import Telemetry
@@ -57,6 +57,7 @@ class RouteDriver:
         *,
         hooks: Sequence[object] = (),
         make_engine: MakesEngine | None = None,
+        tell: Callable[[EpisodeSummary], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         mint: MintsIds = MINT,
     ) -> None:
@@ -65,6 +66,7 @@ class RouteDriver:
         self._model = model
         self._dispatcher = Dispatcher(hooks)
         self._make_engine = make_engine
+        self._tell = tell
         self._clock = clock
         self._mint = mint
         self._ran = False
@@ -94,6 +96,7 @@ class RouteDriver:
             telemetry=telemetry,
             cancel=cancel,
             mint=self._mint,
+            tell=self._tell,
         )
         groups = make_groups(spec.width, capabilities)
         engine = self._engine(cancel, len(groups))

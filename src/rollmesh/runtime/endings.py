@@ -22,7 +22,11 @@ class EndReader:
         self._warn = warn
         self._same_step = spec.autoreset_mode is AutoresetMode.SAME_STEP
         self._told_count = False
-        self.caps = spec.max_episode_steps is not None or spec.max_episode_seconds is not None
+        self.caps = (
+            spec.max_episode_steps is not None
+            or spec.max_episode_seconds is not None
+            or any([start.max_steps is not None for start in spec.starts or ()])
+        )
 
     def read(self, group: Group, roster: Roster, reply: StepReply) -> dict[int, Ending]:
         """Return the ends of a step by row of the group, at most one a lane.
@@ -105,7 +109,9 @@ class EndReader:
             if lane.row in endings:
                 continue
             late = seconds is not None and (reply.ended_ns - lane.started_ns) / 1e9 >= seconds
-            if late or (steps is not None and lane.steps >= steps):
+            own = lane.episode.max_steps if lane.episode is not None else None
+            most = steps if own is None else own
+            if late or (most is not None and lane.steps >= most):
                 endings[lane.row] = Ending(
                     lane=lane, terminated=False, truncated=True, final_info=reply.infos[lane.row]
                 )

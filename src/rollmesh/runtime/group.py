@@ -41,6 +41,8 @@ def group_loop(route: Route, group: Group) -> GroupLoop:
             if route.plan.exhausted:
                 return
             if error.operation.startswith("env."):
+                for lane in group.lanes:
+                    lane.setup = None
                 yield route.requests.rebuild(group)
         else:
             return
@@ -141,9 +143,22 @@ def _restart(
     route.check_cancel(group, "env.reset", lanes[0].steps)
     for lane, episode in chosen:
         lane.next = episode
+    if route.prepares:
+        yield from _prepare(route, chosen)
     reply: ResetReply = yield route.requests.reset(group, lanes, starting)
     route.started(group, lanes, starting, reply)
     return route.put(group, lanes, observation, reply.observation)
+
+
+def _prepare(
+    route: Route, chosen: Sequence[tuple[Lane, Episode]]
+) -> Generator[Operation, Any, None]:
+    """Have each lane ready for its episode, where that is not what it holds already."""
+    for lane, episode in chosen:
+        if lane.setup != episode.setup:
+            lane.setup = None
+            yield route.requests.prepare(lane, episode.setup)
+            lane.setup = episode.setup
 
 
 def _may_rebuild(route: Route, error: RouteError) -> bool:

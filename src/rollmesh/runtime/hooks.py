@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SessionStarted,
         StepCompleted,
         TelemetryEmitted,
+        WorkerChanged,
     )
     from rollmesh.spaces.codec import Leaves
     from rollmesh.spaces.space import Space
@@ -53,6 +54,7 @@ EVENTS = (
     "session_ended",
     "session_failed",
     "on_telemetry",
+    "on_worker_changed",
 )
 TRANSFORMS = ("transform_observation", "transform_action")
 
@@ -142,6 +144,9 @@ class Hooks:
     def on_telemetry(self, event: TelemetryEmitted) -> None:
         """Take note of a telemetry snapshot."""
 
+    def on_worker_changed(self, event: WorkerChanged) -> None:
+        """Take note that a worker process started, got ready, was lost or stopped."""
+
     def transform_observation(self, context: TransformContext, observation: Leaves) -> Leaves:
         """Return the observations to use in place of `observation`, row for row."""
         del context
@@ -199,6 +204,7 @@ class Dispatcher:
         self.session_ended = _observer("session_ended", hooks)
         self.session_failed = _observer("session_failed", hooks)
         self.on_telemetry = _observer("on_telemetry", hooks)
+        self.on_worker_changed = _observer("on_worker_changed", hooks)
         self.transform_observation = _transform("transform_observation", hooks)
         self.transform_action = _transform("transform_action", hooks)
 

@@ -34,6 +34,10 @@ class Episode:
         planned: False for the filler of an unscored lane.
         record_id: `ep-000001`…, in start order; `""` before the start.
         attempt: Which try at the planned episode this is, from 1.
+        causes: Why the earlier attempts came to nothing, one line each.
+        task: The task it belongs to, a label; `""` without tasks.
+        setup: What its lane must hold (`PrepareRequest`).
+        max_steps: Truncates this episode after so many moves; None leaves it to the spec.
     """
 
     id: str
@@ -43,6 +47,10 @@ class Episode:
     planned: bool = True
     record_id: str = ""
     attempt: int = 1
+    causes: tuple[str, ...] = ()
+    task: str = ""
+    setup: str = ""
+    max_steps: int | None = None
 
 
 class QueuedFrame(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +78,7 @@ class Lane:
         frames: Queued frames of its last chunk.
         last_frame: The frame applied last: the filler while it does not act.
         adapter_info: The episode as a predict names it.
+        setup: What it was prepared for last; None where it must be prepared anew.
     """
 
     env_index: int
@@ -84,6 +93,7 @@ class Lane:
     frames: deque[QueuedFrame] = field(default_factory=deque[QueuedFrame])
     last_frame: QueuedFrame | None = None
     adapter_info: EpisodeInfo = field(default_factory=lambda: EpisodeInfo(""))
+    setup: str | None = None
 
     @property
     def moves(self) -> bool:

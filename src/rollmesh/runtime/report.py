@@ -23,8 +23,10 @@ class EpisodeSummary:
         success: The env's own word, or None.
         duration_s: From the reset's reply to the last step's, monotonic.
         error: What spoiled it, or None. A spoiled episode is neither success nor failure.
-        attempts: How often it was started; more than 1 where a session with a served endpoint was
-            lost.
+        attempts: How often it was started; more than 1 where a worker or the session with a served
+            endpoint was lost.
+        causes: Why the earlier attempts came to nothing, one line each.
+        task: The task of the plan it belongs to; `""` without tasks.
     """
 
     index: int
@@ -39,6 +41,8 @@ class EpisodeSummary:
     duration_s: float
     error: str | None = None
     attempts: int = 1
+    causes: tuple[str, ...] = ()
+    task: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

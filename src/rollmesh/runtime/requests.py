@@ -15,6 +15,7 @@ from rollmesh.ports import (
     AutoresetMode,
     Info,
     PredictRequest,
+    PrepareRequest,
     ReleaseAdapterRequest,
     ResetAdapterRequest,
     ResetRequest,
@@ -126,6 +127,13 @@ class Requests:
         indices = group.env_indices
         limit_s = self._spec.limits.env_connect_s
         return Operation("env", "rebuild", indices, "env.rebuild", group.step, limit_s, indices)
+
+    def prepare(self, lane: Lane, setup: str) -> Operation:
+        """Have a lane ready for an episode of this setup."""
+        indices = (lane.env_index,)
+        limit_s = self._spec.limits.env_connect_s
+        request = PrepareRequest(indices, setup)
+        return Operation("env", "prepare", request, "env.prepare", lane.steps, limit_s, indices)
 
     def release(self, reason: str) -> list[Operation]:
         """Evict what the model still holds, then release the adapter (rule R28)."""

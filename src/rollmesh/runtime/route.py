@@ -7,18 +7,20 @@ yielded by `group.py` as an `Operation`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rollmesh import events
 from rollmesh.errors import (
     EndpointFailed,
     ModelRouteMismatch,
+    OperationTimeout,
     ProtocolError,
     RouteCancelled,
     RouteError,
 )
 from rollmesh.ids import MintsIds
 from rollmesh.ports import (
+    PREPARE,
     REBUILD,
     AutoresetMode,
     PredictReply,
@@ -40,9 +42,6 @@ from rollmesh.runtime.success import read_success
 from rollmesh.runtime.telemetry import Telemetry
 from rollmesh.spaces.codec import Leaves
 
-MAX_ATTEMPTS = 3
-"""How often an episode is tried whose endpoint's session is lost each time."""
-
 
 class Route:
     """One model endpoint driving one env endpoint, for one session.
@@ -52,6 +51,7 @@ class Route:
         mode: The env's autoreset mode.
         capabilities: The env port's.
         owns_resets: Whether the runtime resets ended lanes itself.
+        prepares: Whether lanes are prepared before an episode.
         plan: Hands out episodes.
         requests: Makes operations.
         announcer: Tells the hooks.
@@ -68,11 +68,13 @@ class Route:
         telemetry: Telemetry,
         cancel: CancelToken,
         mint: MintsIds,
+        tell: Callable[[EpisodeSummary], None] | None = None,
     ) -> None:
         self.spec = spec
         self.mode = spec.autoreset_mode
         self.capabilities = capabilities
         self.owns_resets = spec.owns_resets(capabilities)
+        self.prepares = PREPARE in capabilities
         self.plan = EpisodePlan(spec, mint, cancel)
         self.requests = Requests(spec)
         self.announcer = Announcer(spec, dispatcher)
@@ -80,6 +82,7 @@ class Route:
         self.total_steps = 0
         self._cancel = cancel
         self._mint = mint
+        self._tell = tell
         self._ends = EndReader(spec, lambda text: self.announcer.log("warning", text))
         self._observation_codec = spec.env_contract.observation_space.codec
         self._action_codec = spec.env_contract.action_space.codec
@@ -266,6 +269,8 @@ class Route:
             success=success,
             duration_s=(reply.ended_ns - lane.started_ns) / 1e9,
             attempts=episode.attempt,
+            causes=episode.causes,
+            task=episode.task,
         )
         self._report(summary)
         if self.announcer.hooks.episode_completed is None:
@@ -290,15 +295,21 @@ class Route:
         return ids
 
     def may_try_again(self, group: Group, error: RouteError) -> bool:
-        """Whether a lost session can be made up for: the group's episodes have attempts left."""
-        if not (isinstance(error, EndpointFailed) and error.is_session_lost):
+        """Whether a lost endpoint can be made up for: the group's episodes have attempts left."""
+        if not self._is_lost(error):
             return False
         if error.operation == "env.rebuild":
             return False
         if error.operation.startswith("env.") and REBUILD not in self.capabilities:
             return False
         episodes = [lane.next or lane.episode for lane in group.lanes if lane.owes]
-        return all([one is not None and one.attempt < MAX_ATTEMPTS for one in episodes])
+        most = self.spec.max_attempts
+        return all([one is not None and one.attempt < most for one in episodes])
+
+    def _is_lost(self, error: RouteError) -> bool:
+        if isinstance(error, OperationTimeout):
+            return self.spec.retry_late and error.operation.startswith("env.")
+        return isinstance(error, EndpointFailed) and error.is_session_lost
 
     def take_back(self, group: Group, error: RouteError) -> list[str]:
         """Give the group's episodes back to the plan; return the ids that the model may hold."""
@@ -308,11 +319,12 @@ class Route:
                 ids.append(lane.episode.id)
             episode = lane.next or lane.episode
             if lane.owes and episode is not None:
-                self.plan.give_back(episode)
+                cause = str(error).partition("\n")[0]
+                self.plan.give_back(episode, cause)
                 self.announcer.log(
                     "warning",
                     f"episode {episode.index} is started again, as attempt {episode.attempt + 1}: "
-                    f"{str(error).partition(chr(10))[0]}",
+                    f"{cause}",
                 )
             lane.clear()
         group.changed()
@@ -335,12 +347,16 @@ class Route:
             duration_s=(group.last_ns - lane.started_ns) / 1e9 if began else 0.0,
             error=error,
             attempts=episode.attempt,
+            causes=episode.causes,
+            task=episode.task,
         )
         self._report(summary)
         self.announcer.episode_errored(summary, episode.record_id)
 
     def _report(self, summary: EpisodeSummary) -> None:
         self._summaries.append(summary)
+        if self._tell is not None:
+            self._tell(summary)
         self.total_steps += summary.steps
 
     def report(self, snapshot: events.TelemetrySnapshot) -> RouteReport:

@@ -25,6 +25,27 @@ Budget = Literal["starts", "completions"]
 OnError = Literal["raise", "continue"]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodeStart:
+    """One episode of a plan that says more than a seed.
+
+    Attributes:
+        index: Its place in the plan, reported with it; need not be consecutive.
+        seed: The env seed, or None for none.
+        options: Reset options, or None.
+        task: A label, reported with it.
+        setup: What its lane must hold, where lanes are prepared (`PREPARE`).
+        max_steps: Truncates it after so many moves; None leaves it to `max_episode_steps`.
+    """
+
+    index: int
+    seed: int | None = None
+    options: Info | None = None
+    task: str = ""
+    setup: str = ""
+    max_steps: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class SessionSpec:
     """One run of a route, from the first reset to the report.
@@ -40,6 +61,7 @@ class SessionSpec:
         base_seed: Seeds derived per reset call and lane (rule R41); None sends no seeds.
         episode_seeds: One seed an episode, in plan order; None for no plan.
         episode_options: Reset options an episode, in plan order; None for none.
+        starts: The plan in full, in place of `episode_seeds` and `episode_options`; or None.
         max_episodes: How many episodes; None runs until cancelled.
         max_episode_steps: Truncates an episode after so many moves.
         max_episode_seconds: Truncates an episode after so many seconds.
@@ -47,6 +69,9 @@ class SessionSpec:
         replan: Whose queued frames an end drops: that lane's, or the whole group's.
         budget: Whether `max_episodes` bounds starts (no bias to short episodes) or completions.
         on_error: Whether a fault of an env ends the route or only its episodes.
+        max_attempts: How often an episode is started at most whose endpoint was lost each time.
+        retry_late: Whether an env operation past its limit loses the lane, so that the episode is
+            started again, rather than spoiling it.
         close_env_on_end: Whether the terminal shutdown closes the env.
         limits: How long each operation may take.
 
@@ -64,6 +89,7 @@ class SessionSpec:
     base_seed: int | None = None
     episode_seeds: Sequence[int] | None = None
     episode_options: Sequence[Info | None] | None = None
+    starts: Sequence[EpisodeStart] | None = None
     max_episodes: int | None = None
     max_episode_steps: int | None = None
     max_episode_seconds: float | None = None
@@ -71,6 +97,8 @@ class SessionSpec:
     replan: Replan = "lane"
     budget: Budget = "starts"
     on_error: OnError = "raise"
+    max_attempts: int = 3
+    retry_late: bool = False
     close_env_on_end: bool = False
     limits: Limits = field(default_factory=Limits)
 
@@ -94,6 +122,7 @@ class SessionSpec:
                 "workflow_edition",
                 f"{self.workflow_edition!r} is not implemented; this build knows {EDITIONS}",
             )
+        _check_count("max_attempts", self.max_attempts)
         for name in ("max_episodes", "max_episode_steps", "execution_horizon"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
@@ -116,6 +145,7 @@ class SessionSpec:
         for name, is_entry, wanted in (
             ("episode_seeds", _is_seed, "an int of 0 or more"),
             ("episode_options", _is_options, "a mapping or None"),
+            ("starts", _is_start, "an EpisodeStart"),
         ):
             if getattr(self, name) is not None:
                 plan = _entries(name, getattr(self, name))
@@ -124,6 +154,11 @@ class SessionSpec:
                     if not is_entry(entry):
                         raise InvalidSpec(f"{name}[{k}]", f"wants {wanted}, got {entry!r}")
                 self._check_length(name, plan)
+
+        if self.starts is not None:
+            for name in ("base_seed", "episode_seeds", "episode_options"):
+                if getattr(self, name) is not None:
+                    raise InvalidSpec(name, "contradicts starts, which is the plan in full")
 
     def _check_length(self, name: str, plan: tuple[Any, ...]) -> None:
         if self.budget == "completions":
@@ -157,6 +192,7 @@ class SessionSpec:
         return not (
             self.episode_seeds is None
             and self.episode_options is None
+            and self.starts is None
             and self.max_episode_steps is None
             and self.max_episode_seconds is None
         )
@@ -196,7 +232,7 @@ class SessionSpec:
             )
 
     def _first_plan_field(self) -> str:
-        for name in ("episode_seeds", "episode_options", "max_episode_steps"):
+        for name in ("episode_seeds", "episode_options", "starts", "max_episode_steps"):
             if getattr(self, name) is not None:
                 return name
         return "max_episode_seconds"
@@ -214,6 +250,10 @@ def _entries(name: str, plan: Any) -> tuple[Any, ...]:
 
 def _is_seed(value: Any) -> bool:
     return _is_int(value) and value >= 0
+
+
+def _is_start(value: Any) -> bool:
+    return isinstance(value, EpisodeStart)
 
 
 def _is_options(value: Any) -> bool:

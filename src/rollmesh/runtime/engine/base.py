@@ -33,7 +33,7 @@ LOOK_AGAIN_S = 1.0
 """No wait on the calling thread is longer: a signal that comes in the moment before a wait does not
 interrupt it (CPython), and Ctrl-C is to be heard all the same."""
 
-NOT_MEASURED = ("reset_adapter", "release_adapter", "close", "rebuild")
+NOT_MEASURED = ("reset_adapter", "release_adapter", "close", "rebuild", "prepare")
 """Methods whose replies are not stamped: they return nothing."""
 
 

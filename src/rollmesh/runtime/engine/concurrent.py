@@ -249,7 +249,7 @@ class ConcurrentEngine:
             result = self._parts.told(task, operation, result)
         elif flight.expires_ns is not None and flight.ended_ns > flight.expires_ns:
             result = self._parts.timed_out(operation, abandoned=False)
-        elif operation.method == "rebuild":
+        elif operation.method in ("rebuild", "prepare"):
             self._left.rebuilt(operation)
         elif flight.ended_ns and operation.method not in NOT_MEASURED:
             result.started_ns = flight.started_ns
