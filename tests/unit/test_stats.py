@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rollmesh.results.stats import Interval, bootstrap_interval, mean, wilson_interval
+from rollmesh.results.stats import (
+    METHOD_NAMES,
+    Interval,
+    bootstrap_interval,
+    clopper_pearson_interval,
+    cluster_interval,
+    mean,
+    stratified_interval,
+    wilson_interval,
+)
 
 # B. Efron & R. Tibshirani, "An Introduction to the Bootstrap" (1993), table 14.1, spatial test A.
 SPATIAL_A = [
@@ -137,3 +147,148 @@ def test_mean_is_exact_and_survives_overflow() -> None:
 def test_importing_the_statistics_loads_no_scipy() -> None:
     code = "import sys, rollmesh.results; sys.exit('scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        # R. G. Newcombe, Statistics in Medicine 17 (1998) 857-872, table I, method 5.
+        (81, 263, 0.2527, 0.3676),
+        (15, 148, 0.0578, 0.1617),
+        (0, 20, 0.0000, 0.1684),
+        (1, 29, 0.0009, 0.1776),
+    ],
+)
+def test_clopper_pearson_agrees_with_newcombe_table_1(
+    successes: int, n: int, low: float, high: float
+) -> None:
+    interval = clopper_pearson_interval(successes, n)
+    assert interval is not None
+    assert tuple(interval) == pytest.approx((low, high), abs=5e-5)
+    assert interval.method == "clopper-pearson"
+
+
+@pytest.mark.parametrize("n", [1, 7, 40])
+def test_clopper_pearson_ends_leave_half_the_error_rate_in_each_tail(n: int) -> None:
+    def tail(p: float, counts: range) -> float:
+        return sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in counts)
+
+    for successes in range(n + 1):
+        interval = clopper_pearson_interval(successes, n, 0.9)
+        assert interval is not None
+        if successes:
+            assert tail(interval.low, range(successes, n + 1)) == pytest.approx(0.05)
+        else:
+            assert interval.low == 0.0
+        if successes < n:
+            assert tail(interval.high, range(successes + 1)) == pytest.approx(0.05)
+        else:
+            assert interval.high == 1.0
+
+
+def test_clopper_pearson_of_nothing_is_none_and_refuses_nonsense() -> None:
+    assert clopper_pearson_interval(0, 0) is None
+    with pytest.raises(ValueError, match="successes"):
+        clopper_pearson_interval(3, 2)
+    with pytest.raises(ValueError, match="confidence"):
+        clopper_pearson_interval(1, 2, 1.0)
+
+
+def _tasks(rng: np.random.Generator, sizes: list[int], means: list[float]) -> list[list[float]]:
+    return [rng.normal(m, 1.0, size=n).tolist() for n, m in zip(sizes, means, strict=True)]
+
+
+def _slow_bootstrap(
+    groups: list[list[float]], rng: np.random.Generator, *, clustered: bool
+) -> tuple[float, float]:
+    """A plain percentile bootstrap of the mean, one resample at a time."""
+    found = []
+    for _ in range(3000):
+        chosen = groups
+        if clustered:
+            chosen = [groups[i] for i in rng.integers(len(groups), size=len(groups))]
+        values = [group[i] for group in chosen for i in rng.integers(len(group), size=len(group))]
+        found.append(sum(values) / len(values))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def test_stratified_interval_agrees_with_a_plain_oracle() -> None:
+    groups = _tasks(np.random.default_rng(3), [20, 30, 25], [0.0, 50.0, -20.0])
+    interval = stratified_interval(groups)
+    assert interval is not None
+    assert interval.method == "bca"
+    expected = _slow_bootstrap(groups, np.random.default_rng(4), clustered=False)
+    assert tuple(interval) == pytest.approx(expected, abs=0.06)
+
+
+def test_how_tasks_differ_widens_only_the_clustered_interval() -> None:
+    groups = _tasks(np.random.default_rng(5), [30] * 12, [10.0 * i for i in range(12)])
+    inside, across = stratified_interval(groups), cluster_interval(groups)
+    pooled = bootstrap_interval([value for group in groups for value in group])
+    assert inside is not None
+    assert across is not None
+    assert pooled is not None
+    assert inside.high - inside.low < 0.3
+    assert pooled.high - pooled.low > 5
+    assert across.high - across.low > 20
+    expected = _slow_bootstrap(groups, np.random.default_rng(6), clustered=True)
+    assert tuple(across) == pytest.approx(expected, abs=2.0)
+    assert across.method == "cluster"
+
+
+@pytest.mark.parametrize("interval_of", [stratified_interval, cluster_interval])
+def test_intervals_of_tasks_are_blind_to_order_and_to_empty_tasks(interval_of: Any) -> None:
+    groups = _tasks(np.random.default_rng(7), [12, 9, 14], [0.0, 1.0, 2.0])
+    again = [group[::-1] for group in groups[::-1]] + [[]]
+    assert interval_of(groups) == interval_of(again)
+
+
+def test_a_task_of_few_values_is_not_resampled_alone() -> None:
+    groups = [[0.0, 1.0] * 10, [50.0, 51.0]]
+    interval = stratified_interval(groups)
+    assert interval == bootstrap_interval(groups[0] + groups[1])
+
+
+def test_one_task_is_a_plain_bootstrap() -> None:
+    values = [float(v) for v in SPATIAL_A]
+    assert stratified_interval([values]) == bootstrap_interval(values)
+    assert cluster_interval([values]) is None
+
+
+def test_many_values_of_tasks_use_student_t_and_agree_with_the_bootstrap() -> None:
+    groups = _tasks(np.random.default_rng(8), [1100, 1100], [0.0, 30.0])
+    large, part = stratified_interval(groups), stratified_interval([g[:1000] for g in groups])
+    assert large is not None
+    assert part is not None
+    assert (large.method, part.method) == ("t", "bca")
+    assert large.high - large.low == pytest.approx(part.high - part.low, rel=0.1)
+
+
+@pytest.mark.parametrize("groups", [[], [[]], [[1.0]], [[1.0, math.nan], [2.0] * 20]])
+def test_intervals_of_tasks_without_a_finite_spread_are_none(groups: list[list[float]]) -> None:
+    assert stratified_interval(groups) is None
+    assert cluster_interval(groups) is None
+
+
+def test_equal_values_in_all_tasks_say_so() -> None:
+    groups = [[7.0] * 10, [7.0] * 10]
+    assert stratified_interval(groups) == Interval(7.0, 7.0, 0.95, "constant")
+    assert cluster_interval(groups) == Interval(7.0, 7.0, 0.95, "constant")
+
+
+@pytest.mark.parametrize("interval_of", [stratified_interval, cluster_interval])
+def test_intervals_of_tasks_check_the_confidence(interval_of: Any) -> None:
+    with pytest.raises(ValueError, match="confidence"):
+        interval_of([[1.0, 2.0] * 10, [3.0, 4.0] * 10], 2.0)
+
+
+def test_every_method_has_a_name_for_tables() -> None:
+    seen = [
+        wilson_interval(1, 3),
+        clopper_pearson_interval(1, 3),
+        bootstrap_interval([1.0, 2.0, 4.0]),
+        bootstrap_interval([1.0, 2.0, 4.0] * 5),
+        cluster_interval([[1.0, 2.0], [3.0, 4.0]]),
+    ]
+    assert all(interval is not None and interval.method in METHOD_NAMES for interval in seen)

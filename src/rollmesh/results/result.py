@@ -9,13 +9,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from rollmesh.results.stats import Interval, bootstrap_interval, mean, wilson_interval
+from rollmesh.results.stats import (
+    METHOD_NAMES,
+    Interval,
+    bootstrap_interval,
+    mean,
+    wilson_interval,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +46,7 @@ class EpisodeResult:
         success: The env's own word, or None where it has none.
         duration_s: From the reset's reply to the last step's, in seconds.
         error: What spoiled it, or None. An episode with an error is neither success nor failure.
-        attempts: How often it was started; more than 1 where a worker or a served endpoint was lost.
+        attempts: How often it was started; more than 1 where a worker or served endpoint was lost.
         causes: Why the earlier attempts came to nothing, one line each.
         task: The task of the plan it belongs to; `""` without tasks.
     """
@@ -86,6 +92,11 @@ class EvalResult:
         planned: Number of episodes asked for.
         elapsed_s: Time the run took, building and loading not counted, in seconds.
         stopped: Why fewer episodes ended than were planned, or None.
+        plan_hash: The hash of the plan, where there was one in full; equal hashes mean equal
+            episodes.
+        run_dir: The folder that the run is kept in, or None.
+        resumed: How many of the episodes had ended in earlier starts of the run; `telemetry` knows
+            nothing of these.
     """
 
     episodes: tuple[EpisodeResult, ...]
@@ -97,6 +108,9 @@ class EvalResult:
     planned: int = 0
     elapsed_s: float = 0.0
     stopped: str | None = None
+    plan_hash: str | None = None
+    run_dir: str | None = None
+    resumed: int = 0
     _finished: tuple[EpisodeResult, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +128,22 @@ class EvalResult:
     def num_errors(self) -> int:
         """Number of episodes spoiled by a fault."""
         return len(self.episodes) - len(self._finished)
+
+    @property
+    def num_not_run(self) -> int:
+        """Number of planned episodes that neither finished nor errored."""
+        return max(0, self.planned - len(self.episodes))
+
+    @cached_property
+    def tasks(self) -> dict[str, EvalResult]:
+        """The result of each task's episodes, in plan order; one entry without tasks."""
+        groups: dict[str, list[EpisodeResult]] = {}
+        for episode in self.episodes:
+            groups.setdefault(episode.task, []).append(episode)
+        return {
+            task: replace(self, episodes=tuple(of_it), telemetry=None, planned=len(of_it))
+            for task, of_it in groups.items()
+        }
 
     @cached_property
     def _verdicts(self) -> tuple[bool, ...]:
@@ -194,6 +224,9 @@ class EvalResult:
             "model": self.model,
             "num_envs": self.num_envs,
             "planned": self.planned,
+            "plan_hash": self.plan_hash,
+            "run_dir": self.run_dir,
+            "resumed": self.resumed,
             "plan_seed": self.plan_seed,
             "stopped": self.stopped,
             "success_rate": self.success_rate,
@@ -203,6 +236,7 @@ class EvalResult:
             "return_interval": _interval_dict(self.return_interval),
             "mean_length": self.mean_length,
             "num_errors": self.num_errors,
+            "num_not_run": self.num_not_run,
             "num_non_finite_returns": self.num_non_finite_returns,
             "total_steps": self.total_steps,
             "elapsed_s": self.elapsed_s,
@@ -219,6 +253,27 @@ class EvalResult:
         """Return `to_dict()` as JSON text that any parser accepts."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
 
+    @classmethod
+    def from_json(cls, text: str) -> EvalResult:
+        """Read what `to_json()` wrote; what was not finite comes back as NaN.
+
+        Raises:
+            ValueError: The text is no such JSON.
+        """
+        try:
+            table = json.loads(text)
+            episodes = tuple(_episode(entry) for entry in table["episodes"])
+            known = {f.name for f in fields(cls) if f.init} & set(table)
+            given = {name: table[name] for name in known}
+            if given.get("telemetry") is not None:
+                given["telemetry"] = _telemetry(given["telemetry"])
+            return cls(**{**given, "episodes": episodes})
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"wants the JSON of a result, as `rollmesh eval --json` prints it, got something "
+                f"else ({type(error).__name__}: {error})"
+            ) from error
+
     def summary(self) -> tuple[SummaryRow, ...]:
         """Return the lines of the result table."""
         rows = [*_success_rows(self), *_return_rows(self)]
@@ -230,6 +285,9 @@ class EvalResult:
             rows.append(SummaryRow("steps/s", f"{speed:,.0f}", "", note))
         if self.plan_seed is not None:
             rows.append(SummaryRow("plan seed", str(self.plan_seed), "", ""))
+        if self.run_dir is not None:
+            earlier = f"{self.resumed} episodes in earlier starts" if self.resumed else ""
+            rows.append(SummaryRow("kept in", self.run_dir, "", earlier))
         return tuple(rows)
 
     def title(self) -> str:
@@ -253,6 +311,19 @@ class EvalResult:
             cells = (cell.ljust(width) for cell, width in zip(row, wide, strict=True))
             lines.append(("  " + "  ".join(cells)).rstrip())
         return "\n".join(lines)
+
+
+def _episode(entry: dict[str, Any]) -> EpisodeResult:
+    given = dict(entry)
+    for name in ("total_reward", "duration_s"):
+        given[name] = math.nan if entry[name] is None else entry[name]
+    return msgspec.convert(given, EpisodeResult)
+
+
+def _telemetry(entry: Any) -> TelemetrySnapshot:
+    from rollmesh.events import TelemetrySnapshot
+
+    return msgspec.convert(entry, TelemetrySnapshot)
 
 
 class SummaryRow(NamedTuple):
@@ -295,7 +366,7 @@ def _return_rows(result: EvalResult) -> Iterable[SummaryRow]:
 
 def _predicts(result: EvalResult) -> str:
     """Say how often the model was asked where it answered with chunks: nobody chunks unawares."""
-    rows = () if result.telemetry is None else result.telemetry.rows
+    rows = () if result.telemetry is None or result.resumed else result.telemetry.rows
     asked = sum(
         round(row.count * row.mean)
         for row in rows
@@ -314,19 +385,13 @@ def _first_error(result: EvalResult) -> str:
 def _brief(error: str) -> str:
     """Return the first line of an error, without the id that is in the episode's own entry."""
     line = error.strip().partition("\n")[0].strip() or "no message"
+    line = "".join(c if c.isprintable() else "?" for c in line)  # a terminal would obey it
     line = _EPISODE_ID.sub("", line)
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 2]} …"
 
 
 _EPISODE_ID = re.compile(r", episode [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LONGEST_LINE = 240
-
-_METHOD_NAMES = {
-    "wilson": "Wilson",
-    "bca": "BCa bootstrap",
-    "percentile": "percentile bootstrap",
-    "t": "Student t",
-}
 
 
 def _interval_text(interval: Interval | None) -> str:
@@ -335,7 +400,7 @@ def _interval_text(interval: Interval | None) -> str:
     if interval.method == "constant":
         return "(all equal)"
     ends = f"[{_number(interval.low)}, {_number(interval.high)}]"
-    return f"{ends} {interval.confidence * 100:g} % {_METHOD_NAMES[interval.method]}"
+    return f"{ends} {interval.confidence * 100:g} % {METHOD_NAMES[interval.method]}"
 
 
 def _number(value: float) -> str:
