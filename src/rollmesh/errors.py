@@ -5,13 +5,20 @@
     ├── EndpointFault           what a port raises when its endpoint failed; the runtime turns it
     │                           into EnvFailed or ModelFailed, which know the route and the step
     │   ├── PortTimeout         it gave up at the request's own deadline
-    │   └── SessionLost         its session with a served endpoint is gone for good
+    │   ├── SessionLost         its session with a served endpoint is gone for good
+    │   │   └── WorkerLost      the worker process that the env lived in is gone
+    │   └── LaneLost            this lane cannot be used any more; other lanes can
     ├── WireError               bytes of a peer are no message of ours, or a message cannot be sent
     ├── ListenFailed            a server cannot listen at an address
     ├── TransportError          a connection failed (address)
     │   ├── ConnectFailed       nobody answered at an address
     │   └── ConnectionLost      the peer went away, or somebody shut the connection down
     ├── TransportTimeout        nothing came, or nothing could be sent, before a deadline
+    ├── RunError                a run folder cannot be used (folder)
+    │   ├── RunLocked           another process drives the run
+    │   ├── RunChanged          the folder holds a run of another plan, env, model or setting
+    │   ├── RunDamaged          what is in the folder is not what was written there
+    │   └── JournalError        the disk or file system refused; what was acknowledged is safe
     └── RouteError              one route, one cause
         ├── InvalidSpec         refused before anything was touched
         ├── OperationTimeout    a reset, predict or step did not come back in time
@@ -109,6 +116,34 @@ class SessionLost(EndpointFault):
     """
 
 
+class WorkerLost(SessionLost):
+    """What a fleet raises whose worker process died, or was killed because it hung.
+
+    Attributes:
+        worker: Its number.
+        cause: How it ended, in a few words: `SIGSEGV`, `exit code 3`.
+        last_lines: What it wrote last.
+    """
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        worker: int,
+        cause: str,
+        last_lines: tuple[str, ...] = (),
+        env_index: int | None = None,
+    ) -> None:
+        super().__init__(detail, env_index=env_index)
+        self.worker = worker
+        self.cause = cause
+        self.last_lines = last_lines
+
+
+class LaneLost(EndpointFault):
+    """What a fleet raises that gave up a lane; nothing was done, and other lanes may do it."""
+
+
 class WireError(RollmeshError):
     """Bytes of a peer are no message of ours, or a message of ours cannot be sent.
 
@@ -163,6 +198,89 @@ class TransportTimeout(RollmeshError, TimeoutError):  # noqa: N818
         self.address = address
         self.timeout_s = timeout_s
         self.is_usable = is_usable
+
+
+class RunError(RollmeshError):
+    """A run folder cannot be used.
+
+    Attributes:
+        folder: The run's folder.
+    """
+
+    def __init__(self, folder: str, detail: str) -> None:
+        super().__init__(f"{folder}: {detail}")
+        self.folder = folder
+
+
+class RunLocked(RunError):  # noqa: N818
+    """Another process drives the run.
+
+    Attributes:
+        pid: Its process id, where known.
+        host: The machine it runs on, where known.
+    """
+
+    def __init__(self, folder: str, detail: str, *, pid: int | None, host: str | None) -> None:
+        super().__init__(folder, detail)
+        self.pid = pid
+        self.host = host
+
+
+class RunChanged(RunError):  # noqa: N818
+    """The folder holds a run of another plan, env, model or setting.
+
+    Attributes:
+        changes: What differs, each as `name: old -> new`.
+    """
+
+    def __init__(self, folder: str, changes: tuple[str, ...]) -> None:
+        listed = "".join(f"\n  {change}" for change in changes)
+        super().__init__(
+            folder,
+            f"holds another run, which this one cannot continue (was -> is now):{listed}\n"
+            "Start it as it was begun, name another folder, or start over with --new (new=True), "
+            "which keeps the old run under another name",
+        )
+        self.changes = changes
+
+
+class RunDamaged(RunError):  # noqa: N818
+    """What is in a run folder is not what was written there; nothing of it was used.
+
+    Attributes:
+        path: The damaged file.
+        detail: What does not fit.
+    """
+
+    def __init__(self, folder: str, path: str, detail: str) -> None:
+        super().__init__(
+            folder,
+            f"{path} is damaged: {detail}. Nothing of it was used. Put a copy of the folder in its "
+            "place, or start over with --new (new=True), which keeps the damaged file under "
+            "another name",
+        )
+        self.path = path
+        self.detail = detail
+
+
+class JournalError(RunError):
+    """The disk or the file system refused to keep a run.
+
+    Attributes:
+        path: The file it happened to.
+        errno: The system's error number, where it could be found out.
+        acknowledged: How many episodes are safely on disk.
+        result: What the run came to until then, where `evaluate` raised this.
+    """
+
+    def __init__(
+        self, folder: str, detail: str, *, path: str, errno: int | None, acknowledged: int
+    ) -> None:
+        super().__init__(folder, detail)
+        self.path = path
+        self.errno = errno
+        self.acknowledged = acknowledged
+        self.result: EvalResult | None = None
 
 
 class RouteError(RollmeshError):
@@ -271,6 +389,7 @@ class EndpointFailed(RouteError):  # noqa: N818
         episode_id: The episode running there, where known.
         seed: That episode's seed, where known.
         is_session_lost: Whether the session with a served endpoint is gone (`SessionLost`).
+        is_lane_lost: Whether a fleet gave this lane up (`LaneLost`).
     """
 
     def __init__(
@@ -293,6 +412,7 @@ class EndpointFailed(RouteError):  # noqa: N818
         self.seed = seed
         self.is_recoverable = fault.is_recoverable
         self.is_session_lost = isinstance(fault, SessionLost)
+        self.is_lane_lost = isinstance(fault, LaneLost)
         self.outcome = fault.outcome
 
 
