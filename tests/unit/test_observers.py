@@ -1,0 +1,97 @@
+"""Observers by name: a missing library, a wrong option and a taken port are one sentence each."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from rollmesh import observers
+from rollmesh.errors import InvalidSpec
+from rollmesh.observers.observer import Numbers, Observer, phase_numbers
+from tests.unit.viewer_toys import completed, errored, metric, telemetry
+
+
+def test_an_unknown_name_is_refused_with_those_there_are():
+    with pytest.raises(InvalidSpec, match="wants one of prometheus, opentelemetry, wandb"):
+        observers.open("grafana")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"),
+    [
+        ("prometheus", "prometheus_client", "prometheus"),
+        ("opentelemetry", "opentelemetry.trace", "otel"),
+        ("wandb", "wandb", "wandb"),
+        ("mlflow", "mlflow", "mlflow"),
+        ("tensorboard", "tensorboardX", "tensorboard"),
+    ],
+)
+def test_a_missing_library_is_a_sentence_with_what_to_install(monkeypatch, name, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InvalidSpec) as info:
+        observers.open(name)
+    assert f"pip install 'rollmesh[{extra}]'" in str(info.value)
+
+
+def test_a_wrong_option_is_a_sentence():
+    with pytest.raises(InvalidSpec, match=r"prometheus: cannot watch this run: .*'prot'"):
+        observers.open("prometheus", prot=9090)
+
+
+def test_a_taken_port_is_a_sentence():
+    pytest.importorskip("prometheus_client")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InvalidSpec, match="cannot watch this run"):
+            observers.open("prometheus", port=taken.getsockname()[1])
+
+
+def test_importing_observers_imports_none_of_their_libraries():
+    code = (
+        "import sys, rollmesh.observers, rollmesh.observers.prometheus, "
+        "rollmesh.observers.opentelemetry, rollmesh.observers.wandb, rollmesh.observers.mlflow, "
+        "rollmesh.observers.tensorboard\n"
+        "print([m for m in ('prometheus_client','opentelemetry','wandb','mlflow','tensorboardX') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_a_summary_has_rates_and_means_with_their_intervals():
+    numbers = Numbers()
+    for index in range(4):
+        numbers.add(completed(index, float(index), success=index > 0))
+    numbers.add_errored(errored(4))
+    table = numbers.summary()
+    assert table["episodes"] == 5
+    assert table["errored"] == 1
+    assert table["steps"] == 14
+    assert table["success_rate"] == 0.75
+    assert table["success_rate_low"] < 0.75 < table["success_rate_high"]
+    assert table["mean_return"] == 1.5
+    assert table["mean_return_low"] < 1.5 < table["mean_return_high"]
+    assert Numbers().summary() == {"episodes": 0, "errored": 0, "steps": 0}
+
+
+def test_phases_are_named_as_people_name_them():
+    snapshot = telemetry(metric("env.step"), metric("runner.round", "round.total")).snapshot
+    assert phase_numbers(snapshot) == {"step_p50_ms": 1.5, "step_p99_ms": 8.0}
+
+
+def test_an_observer_is_closed_by_its_context():
+    class Mine(Observer):
+        closed = 0
+
+        def close(self):
+            self.closed += 1
+
+    with Mine() as mine:
+        pass
+    assert mine.closed == 1
