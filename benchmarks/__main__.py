@@ -20,6 +20,7 @@ from benchmarks import (
     across_processes,
     codec,
     driver_step,
+    fleet,
     import_time,
     in_process,
     scaling,
@@ -122,6 +123,15 @@ ROWS = {
     "import": Row(summary="import rollmesh", measure=_brief(import_time.import_row)),
     "lanes": Row(summary="steps/s against lanes", measure=_plotted(scaling.lanes_row)),
     "payload": Row(summary="steps/s against payload", measure=_plotted(scaling.payload_row)),
+    "fleet": Row(
+        summary="16 env processes, one model: W5",
+        measure=lambda options: fleet.fleet_row(short=options.short),
+    ),
+    "fleet-mujoco": Row(
+        summary="8 simulators, one model",
+        measure=lambda options: (fleet.simulator_row(short=options.short), ""),
+        in_short=False,
+    ),
     "lanes-across": Row(
         summary="steps/s against lanes, across processes",
         measure=_plotted(scaling.lanes_across_row),

@@ -11,6 +11,8 @@ from benchmarks.table import Line
 W1_GOALS = (
     Goal(subject=who.OURS, base=who.RLMESH_RUN, least=12.0),
     Goal(subject=who.OURS, base=who.SYNC, least=0.4),
+    Goal(subject=who.OURS_JOURNAL, base=who.RLMESH_RUN, least=12.0),
+    Goal(subject=who.OURS_JOURNAL, base=who.SYNC, least=0.4),
     Goal(subject=who.OURS_FACTORY, base=who.SYNC),
     Goal(subject=who.OURS_BUILT, base=who.SYNC),
 )
@@ -26,6 +28,7 @@ def w1_row(timing: Timing) -> list[Line]:
         who.rlmesh_run(workload),
         who.rlmesh_session(workload),
         who.ours(workload),
+        who.ours_journal(workload),
         who.ours_factory(workload),
         who.ours_built(workload),
     ]

@@ -20,7 +20,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from benchmarks import bare, workloads
+from benchmarks import bare, fleet_env, workloads
 from benchmarks.children import READY
 from benchmarks.workloads import Workload
 
@@ -47,6 +47,17 @@ def rlmesh_env(workload: Workload, asked: argparse.Namespace) -> None:
     import rlmesh
 
     server = rlmesh.EnvServer(workload.make(), asked.address)
+    server.start()
+    ready(str(server.address))
+    server.wait()
+
+
+def rlmesh_fleet(workload: Workload, asked: argparse.Namespace) -> None:
+    """Serve many lanes with RLMesh: Gymnasium's AsyncVectorEnv, a process each."""
+    import rlmesh
+
+    makers = [lambda: fleet_env.make_env(workload.key, asked.thinking)] * asked.num_envs
+    server = rlmesh.EnvServer(gym.vector.AsyncVectorEnv(makers), asked.address)
     server.start()
     ready(str(server.address))
     server.wait()
@@ -118,6 +129,7 @@ def rollmesh_model(workload: Workload, asked: argparse.Namespace) -> None:
 
 KINDS: dict[str, Callable[[Workload, argparse.Namespace], None]] = {
     "rlmesh-env": rlmesh_env,
+    "rlmesh-fleet": rlmesh_fleet,
     "rlmesh-model": rlmesh_model,
     "rollmesh-env": rollmesh_env,
     "rollmesh-model": rollmesh_model,
@@ -134,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--address", default="tcp://127.0.0.1:0")
     parser.add_argument("--num-envs", type=int, default=1)
     parser.add_argument("--makes", default="batched", choices=("batched", "sync"))
+    parser.add_argument("--thinking", default=fleet_env.AWAKE, help="how the envs of a fleet sleep")
     parser.add_argument("--processes", type=int, default=2, help="that take turns with this one")
     parser.add_argument("--spin", default="auto", choices=("auto", "always", "never"))
     asked = parser.parse_args(arguments)

@@ -7,8 +7,11 @@ subject's bout is about one episode of each lane; the units it returns are env s
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -23,6 +26,7 @@ ASYNC = "Gymnasium AsyncVectorEnv"
 RLMESH_RUN = "RLMesh Model.run"
 RLMESH_SESSION = "RLMesh Session.run"
 OURS = "rollmesh"
+OURS_JOURNAL = "rollmesh, with the default journal"
 OURS_FACTORY = "rollmesh, env from a factory"
 OURS_BUILT = "rollmesh, env and model from factories"
 OURS_LANES = "rollmesh, independent lanes"
@@ -180,6 +184,30 @@ def _nothing() -> None:
 def ours(workload: Workload) -> Entry:
     """Return `rollmesh.evaluate` on an env instance."""
     return _evaluated(OURS, workload.policy, workload.make)
+
+
+def ours_journal(workload: Workload) -> Entry:
+    """Return `rollmesh.evaluate` on an env instance, kept in a folder: a new one each call."""
+
+    def build() -> Subject:
+        import rollmesh
+
+        env = workload.make()
+        place = tempfile.TemporaryDirectory(prefix="rollmesh-bench-")
+        names = itertools.count()
+
+        def run(bouts: int) -> int:
+            folder = Path(place.name) / str(next(names))
+            result = rollmesh.evaluate(workload.policy, env, episodes=bouts, run_dir=folder)
+            return sum(episode.steps for episode in result.episodes)
+
+        def close() -> None:
+            env.close()
+            place.cleanup()
+
+        return Subject(name=OURS_JOURNAL, run=run, close=close)
+
+    return Entry(name=OURS_JOURNAL, build=build)
 
 
 def ours_factory(workload: Workload) -> Entry:

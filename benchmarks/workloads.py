@@ -321,12 +321,13 @@ def robot(episode_steps: int = 200) -> Workload:
     )
 
 
-def half_cheetah() -> Workload:
+def half_cheetah(episode_steps: int = 1000) -> Workload:
     """Return W4a: MuJoCo HalfCheetah-v5."""
     return Workload(
         name="HalfCheetah",
-        summary="MuJoCo HalfCheetah-v5, 1000 steps an episode",
-        make=functools.partial(gym.make, "HalfCheetah-v5"),
+        summary=f"MuJoCo HalfCheetah-v5, {episode_steps} steps an episode",
+        make=functools.partial(gym.make, "HalfCheetah-v5", max_episode_steps=episode_steps),
+        key=f"cheetah:{episode_steps}",
         **_constant(np.zeros(6, np.float32)),
         module="mujoco",
         how="pip install mujoco",
@@ -350,6 +351,7 @@ _BY_KEY: dict[str, Callable[..., Workload]] = {
     "payload": payload,
     "frames": frames,
     "robot": robot,
+    "cheetah": half_cheetah,
 }
 
 

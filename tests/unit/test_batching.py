@@ -5,12 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 
+from rollmesh.endpoint.models.batch_wait import LearnedWait
 from rollmesh.endpoint.models.batching import BatchingModel
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.errors import EndpointFault
+from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, SessionLost
 from rollmesh.ports import (
     AdapterContext,
     EpisodeInfo,
@@ -30,21 +32,24 @@ class Doubler:
 
     def __init__(self, frames=1):
         self.calls = []
+        self.requests = []
         self.reset = []
         self.released = []
         self.frames = frames
         self.bad = None
+        self.failure = None
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Semaphore(0)
 
     def predict(self, request):
+        self.requests.append(request)
         ids = [info.episode_id for info in request.episode_info]
         self.calls.append(ids)
         self.entered.release()
         assert self.gate.wait(LIMIT_S)
         if self.bad in ids:
-            raise ValueError(f"bad row {self.bad}")
+            raise self.failure or ValueError(f"bad row {self.bad}")
         rows = request.observation[0]
         assert rows.shape == (len(ids), 1)
         frames = tuple([[rows * 2 + t] for t in range(self.frames)])
@@ -71,10 +76,15 @@ def rig():
     """Give a function that makes a batching model over a doubler; ends its threads."""
     made = []
 
-    def make(max_batch=8, max_wait_s=0.02, **given):
+    def make(max_batch=8, max_wait_s=0.02, bucket_sizes=None, **given):
         port = Doubler(**given)
         model = BatchingModel(
-            port, max_batch, max_wait_s, observation_space=SPACE, action_space=SPACE
+            port,
+            max_batch,
+            max_wait_s,
+            observation_space=SPACE,
+            action_space=SPACE,
+            bucket_sizes=bucket_sizes,
         )
         made.append(model)
         return port, model
@@ -216,6 +226,83 @@ def test_one_bad_request_does_not_spoil_the_others(rig):
     assert isinstance(bad, ValueError)
 
 
+@pytest.mark.parametrize("failure", [SessionLost("gone"), PortTimeout("late")])
+def test_a_lost_or_late_model_is_not_asked_again_and_all_are_told(rig, failure):
+    port, model = rig()
+    go = busy(port, model)
+    results = submit(model, ask("a", "a1"), ask("b", "b1"))
+    port.bad, port.failure = "a1", failure
+    go()
+    told = results()
+    assert [type(one) for one in told] == [type(failure)] * 2
+    assert [str(one) for one in told] == [str(failure)] * 2
+    assert told[0] is not told[1]
+    assert len(port.calls) == 2
+
+
+def test_to_the_port_all_is_one_route(rig):
+    port, model = rig()
+    model.predict(ask("a", "a1"))
+    reply = model.predict(ask("b", "b1", session="other"))
+    assert reply.context.env_id == "b"
+    assert {(r.context.session_id, r.context.env_id) for r in port.requests} == {("batch", "batch")}
+    assert len({request.context.request_id for request in port.requests}) == 2
+
+
+@pytest.mark.parametrize(("limits_ms", "given"), [((100, 300), 300), ((100, 0), 0)])
+def test_a_batch_has_as_long_as_the_most_patient_request(rig, limits_ms, given):
+    port, model = rig()
+    go = busy(port, model)
+    requests = [ask(str(ms), f"e{ms}") for ms in limits_ms]
+    for request, ms in zip(requests, limits_ms, strict=True):
+        msgspec.structs.force_setattr(request, "timeout_ms", ms)
+    results = submit(model, *requests)
+    go()
+    results()
+    assert port.requests[1].timeout_ms == given
+
+
+def test_batches_are_filled_up_with_the_last_row_and_cut_again(rig):
+    port, model = rig(bucket_sizes=(1, 4, 8))
+    go = busy(port, model)
+    results = submit(model, ask("a", "a1", "a2", value=3), ask("b", "b1", value=5))
+    go()
+    assert [reply.frames[0][0].tolist() for reply in results()] == [[[6], [6]], [[10]]]
+    assert port.calls == [["holder"], ["a1", "a2", "b1", "b1"]]
+    assert port.requests[1].observation[0].tolist() == [[3], [3], [5], [5]]
+    assert (model.batches, model.rows) == (2, 4)
+
+
+def test_a_single_request_is_filled_up_too(rig):
+    port, model = rig(bucket_sizes=(4,))
+    assert model.predict(ask("a", "a1", value=2)).frames[0][0].tolist() == [[4]]
+    assert port.calls == [["a1"] * 4]
+
+
+def test_the_largest_size_bounds_a_batch(rig):
+    port, model = rig(bucket_sizes=(1, 2))
+    go = busy(port, model)
+    results = submit(model, *[ask(route, route) for route in "abc"])
+    go()
+    results()
+    assert [len(ids) for ids in port.calls] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (4, 4), (8, 4)])
+def test_sizes_that_do_not_ascend_are_refused(sizes):
+    with pytest.raises(InvalidSpec, match="ascending"):
+        BatchingModel(Doubler(), observation_space=SPACE, action_space=SPACE, bucket_sizes=sizes)
+
+
+def test_the_wait_is_learned_unless_told(rig):
+    port, model = rig(max_wait_s=None)
+    for _ in range(3):
+        reply = model.predict(ask("a", "e"))
+    assert reply.frames[0][0].tolist() == [[2]]
+    assert isinstance(model._wait_policy, LearnedWait)
+    assert len(port.calls) == 3
+
+
 def test_no_route_can_use_or_end_the_episode_of_another(rig):
     port, model = rig()
     model.predict(ask("a", "a1"))
@@ -233,9 +320,10 @@ def test_a_release_ends_the_routes_episodes_and_the_last_one_releases_the_model(
     model.predict(ask("b", "b1"))
     model.release_adapter(ReleaseAdapterRequest(AdapterContext("s", "a", "r"), "done", None))
     assert port.reset == [("a1", "a2")]
-    assert port.released == ["a"]
+    assert port.released == []
     model.release_adapter(ReleaseAdapterRequest(AdapterContext("s", "b", "r"), "done", None))
-    assert port.released == ["a", "batch", "b"]
+    assert port.reset == [("a1", "a2"), ("b1",)]
+    assert port.released == ["batch"]
 
 
 def test_what_waits_for_a_route_that_is_released_is_answered(rig):

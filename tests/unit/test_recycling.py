@@ -63,8 +63,8 @@ def test_what_is_kept_is_bounded():
     recycler = Recycler()
     held = [fresh(recycler) for _ in range(recycling._KEPT_BUFFERS + 50)]
     assert len(recycler._kept[SIZE]) == recycling._KEPT_BUFFERS
-    for extra in range(1, 10):
-        recycler.array((SIZE + extra,), U1, SIZE + extra)
+    for doubled in range(1, 10):
+        recycler.array((SIZE << doubled,), U1, SIZE << doubled)
     assert len(recycler._kept) == recycling._KEPT_SIZES
     assert len({address(array) for array in held}) == len(held)
     large = recycling.KEPT_BYTES // 4

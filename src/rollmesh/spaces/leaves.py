@@ -26,7 +26,7 @@ from rollmesh.errors import InvalidValue
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.spaces.conformance import Checker
 from rollmesh.spaces.reading import Array, Declared, conform
-from rollmesh.spaces.recycling import WORTH_BYTES, Recycler
+from rollmesh.spaces.recycling import WORTH_BYTES, Recycler, Twinned
 
 Leaf: TypeAlias = "np.ndarray[Any, np.dtype[Any]] | bytes"
 """A fixed leaf is an array, a ragged one `bytes`."""
@@ -321,15 +321,25 @@ class ArrayLeaf(LeafCodec):
         return leaf[row]
 
     def fresh(self, leaf: Any, row: int) -> Any:
-        if self._is_large:
-            value = self._recycler.array(self.shape, self.dtype, self.row_bytes)
-            value[...] = leaf[row]
-            return value
-        return leaf[row].copy()
+        if not self._is_large:
+            return leaf[row].copy()
+        base, size = leaf.base, self.row_bytes
+        if isinstance(base, Twinned):
+            twin = base.twin(leaf, row * size, self.shape, size)
+            if twin is not None:
+                return twin
+        value = self._recycler.array(self.shape, self.dtype, size)
+        value[...] = leaf[row]
+        return value
 
     def unstack(self, leaf: Any, rows: int, *, copy: bool) -> Any:
         if not copy:
             return leaf
+        base, size = leaf.base, rows * self.row_bytes
+        if size >= WORTH_BYTES and isinstance(base, Twinned):
+            twin = base.twin(leaf, 0, (rows, *self.shape), size)
+            if twin is not None:
+                return twin
         value = self._blank(rows)
         value[...] = leaf
         return value

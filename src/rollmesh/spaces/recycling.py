@@ -5,6 +5,8 @@ asked for again. For a camera frame the page faults cost ten times the copy itse
 keeps a few buffers and hands one out again when its reference count says that nothing else refers
 to it: no array, view, memoryview or tensor over it. Whoever wants to keep a value just keeps it.
 
+A received payload may lie where a copy costs nothing until it is written to (`Twinned`).
+
 It knows arrays only.
 """
 
@@ -22,9 +24,28 @@ WORTH_BYTES = 32 * 1024
 KEPT_BYTES = 64 * 2**20
 """Bytes that one recycler keeps per size of buffer."""
 _KEPT_BUFFERS = 128
-_KEPT_SIZES = 4
+_KEPT_SIZES = 8
+"""Powers of two: batches of different numbers of rows share buffers, and pages that nobody has
+written to cost nothing."""
 _TRIES = 4
 _getrefcount = sys.getrefcount
+
+
+class Twinned(ndarray[Any, np.dtype[np.uint8]]):
+    """Bytes that may have a twin: the same content, in memory that may be written to."""
+
+    def twin(self, leaf: Any, offset: int, shape: tuple[int, ...], nbytes: int) -> Any:
+        """Return what lies at an offset of a leaf over these bytes as an array of its own.
+
+        None where it must be copied: it has no twin, or somebody was given it before.
+
+        Args:
+            leaf: An array directly over these bytes, C-contiguous.
+            offset: Where in it, in bytes.
+            shape: Of the array, whose dtype is that of the leaf.
+            nbytes: Its size.
+        """
+        del leaf, offset, shape, nbytes
 
 
 def _count_of_one_reference() -> int:
@@ -53,6 +74,8 @@ class Recycler:
         return ndarray(shape, dtype, self._take(size))
 
     def _take(self, size: int) -> ndarray[Any, np.dtype[np.uint8]]:
+        """Return a buffer of at least so many bytes."""
+        size = 1 << (size - 1).bit_length()
         kept = self._kept.get(size)
         if kept is None:
             if size > KEPT_BYTES or not _HAS_GIL or len(self._kept) >= _KEPT_SIZES:

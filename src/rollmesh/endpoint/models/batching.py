@@ -1,31 +1,35 @@
 """Dynamic batching: requests of many routes, answered by one call of the model (layer 6).
 
-    model = BatchingModel(port, 64, 0.005, observation_space=…, action_space=…)
+    model = BatchingModel(port, 64, observation_space=…, action_space=…)
     model.submit("predict", request, callback, ())
 
-Requests wait until the batch is full, every live episode waits, or the oldest of them has waited
-for `max_wait_s`; then they go to the model together. The next batch is collected while the model is
-busy with this one. Routes take turns, so that one with many lanes does not crowd out the others.
+When the model is free, what waits for it goes together: at once where the batch is full or no
+further row is worth a wait, else as soon as it is. How long that is, is learned (`batch_wait.py`),
+or fixed. The next batch is collected while the model is busy with this one. Routes take turns, so
+that one with many lanes does not crowd out the others. A lone client never waits.
 
-Live are the episodes that asked for something within the last second and are not over: a lone
-client never waits.
-
-A port whose routes must not see each other is safe here: a route can only end its own episodes.
+To the port all of this is one route. Routes that must not see each other are safe here: one can
+only end its own episodes.
 """
 
 from __future__ import annotations
 
+import bisect
+import copy
 import logging
 import queue
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
+from rollmesh.endpoint.models.batch_wait import FixedWait, LearnedWait, WaitPolicy
+from rollmesh.endpoint.models.private_rows import gather_private
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.servers.watchdog import now_ns
-from rollmesh.errors import EndpointFault
+from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, SessionLost
 from rollmesh.ports import (
     AdapterContext,
     Callback,
@@ -39,8 +43,9 @@ from rollmesh.spaces.space import Space
 
 _logger = logging.getLogger(__name__)
 
-LIVE_NS = 1_000_000_000
-_BATCH = AdapterContext("batch", "batch", "batch")
+_BATCH = "batch"
+_GONE = (PortTimeout, SessionLost)
+"""Failures that asking once more would only repeat."""
 
 _Route: TypeAlias = tuple[str, str]
 
@@ -59,31 +64,44 @@ class BatchingModel:
     Args:
         port: The model; called on one thread.
         max_batch: Rows of one call at most; a request with more goes alone.
-        max_wait_s: How long the first request of a batch may wait, in seconds.
+        max_wait_s: How long a batch may wait once the model is free, in seconds; None learns it
+            from arrivals and from what a call costs.
         observation_space: Space of one row's observation.
         action_space: Space of one row's action.
         thread: The thread to call the model on; its owner stops it. None: one of its own.
+        bucket_sizes: The numbers of rows that the model is called with, ascending, as for a
+            compiled one: a batch is filled up with its last row, and what comes of that is dropped.
+            The largest bounds `max_batch`. None calls it with as many rows as there are.
 
     Attributes:
         batches: Calls of the model so far.
         rows: Rows of them.
+
+    Raises:
+        InvalidSpec: `bucket_sizes` are not ascending whole numbers above zero.
     """
 
     def __init__(
         self,
         port: ModelPort,
-        max_batch: int,
-        max_wait_s: float,
+        max_batch: int = 64,
+        max_wait_s: float | None = None,
         *,
         observation_space: Space,
         action_space: Space,
         thread: OwnThread | None = None,
+        bucket_sizes: Sequence[int] | None = None,
     ) -> None:
         self.batches = 0
         self.rows = 0
         self._port = port
-        self._max_batch = max_batch
-        self._max_wait_ns = int(max_wait_s * 1e9)
+        self._sizes = _checked_sizes(bucket_sizes)
+        self._max_batch = min(max_batch, self._sizes[-1]) if self._sizes else max_batch
+        self._wait_policy: WaitPolicy = (
+            LearnedWait(self._max_batch, self._sizes)
+            if max_wait_s is None
+            else FixedWait(int(max_wait_s * 1e9))
+        )
         self._observations = observation_space.codec
         self._actions = action_space.codec
         self._owns_thread = thread is None
@@ -94,9 +112,9 @@ class BatchingModel:
         self._waiting_rows = 0
         self._is_scheduled = False
         self._is_collecting = False
-        # episodes by id: the route each belongs to, and when it last asked
+        self._wanted_rows = 0
         self._owners: dict[str, _Route] = {}
-        self._asked_ns: dict[str, int] = {}
+        """The route of each episode."""
         self._routes: set[_Route] = set()
 
     # ----------------------------------------------------------------------------- ModelPort
@@ -130,10 +148,19 @@ class BatchingModel:
         del env_indices  # a model has no lanes
         if method == "predict":
             self._enqueue(request, callback)
-        elif method == "reset_adapter":
-            self._thread.submit(self._reset, callback, request)
-        else:
-            self._thread.submit(self._release, callback, request)
+            return
+        route = _route_of(request.context)
+        with self._lock:
+            if method == "reset_adapter":
+                mine = [one for one in request.episode_ids if self._owners.get(one) == route]
+                self._wait_policy.ended(route, mine, now_ns())
+            else:
+                mine = self._episodes_of(route)
+                self._wait_policy.released(route, mine)
+            if self._is_collecting:
+                self._more.notify()  # there is less to wait for
+        end = self._reset if method == "reset_adapter" else self._release
+        self._thread.submit(end, callback, request)
 
     def abandon(self, env_indices: tuple[int, ...]) -> None:
         """Leave the call under way behind; where the thread is shared, its owner decides."""
@@ -153,14 +180,17 @@ class BatchingModel:
             if owner != route:
                 callback(_not_yours(info.episode_id))
                 return
+        episode_ids = [info.episode_id for info in request.episode_info]
+        at_ns = now_ns()
         with self._lock:
+            self._wait_policy.asked(route, episode_ids, at_ns)
             waiting = self._queues.get(route)
             if waiting is None:
                 waiting = self._queues[route] = deque()
             self._routes.add(route)
-            waiting.append(_Waiting(request, callback, now_ns()))
-            self._waiting_rows += len(request.episode_info)
-            if self._is_collecting:
+            waiting.append(_Waiting(request, callback, at_ns))
+            self._waiting_rows += len(episode_ids)
+            if self._is_collecting and self._waiting_rows >= self._wanted_rows:
                 self._more.notify()
             if self._is_scheduled:
                 return
@@ -190,22 +220,17 @@ class BatchingModel:
 
     def _collect(self) -> None:
         """Wait until the batch should go; under the lock."""
-        live = self._live()
         self._is_collecting = True
         try:
-            while self._queues and self._waiting_rows < min(self._max_batch, live):
-                oldest_ns = min(waiting[0].arrived_ns for waiting in self._queues.values())
-                left_ns = oldest_ns + self._max_wait_ns - now_ns()
-                if left_ns <= 0:
+            while self._queues and self._waiting_rows < self._max_batch:
+                oldest_ns = min([waiting[0].arrived_ns for waiting in self._queues.values()])
+                pause = self._wait_policy.pause(self._waiting_rows, oldest_ns, now_ns())
+                if pause is None:
                     return
-                self._more.wait(left_ns / 1e9)
+                self._wanted_rows = min(pause.rows, self._max_batch)
+                self._more.wait(pause.ns * 1e-9)
         finally:
             self._is_collecting = False
-
-    def _live(self) -> int:
-        """Return the rows that may come: of episodes that asked lately."""
-        since_ns = now_ns() - LIVE_NS
-        return sum([at_ns >= since_ns for at_ns in self._asked_ns.values()])
 
     def _take(self) -> list[_Waiting]:
         """Take a batch, a request of each route in turn; under the lock."""
@@ -232,53 +257,66 @@ class BatchingModel:
         return batch
 
     def _forward(self, batch: list[_Waiting]) -> None:
-        at_ns = now_ns()
-        for one in batch:
-            for info in one.request.episode_info:
-                if info.episode_id in self._owners:
-                    self._asked_ns[info.episode_id] = at_ns
-        if len(batch) == 1:
-            self._forward_one(batch[0])
-            return
+        """Ask the model, once; where that fails, ask it for each request alone."""
+        started_ns = now_ns()
+        rows = sum([len(one.request.episode_info) for one in batch])
         try:
-            reply = self._port.predict(self._merged(batch))
-        except BaseException as exc:  # noqa: BLE001 - one bad row must not spoil the others
-            _logger.info("batch_failed rows=%d error=%r detail=each goes alone", len(batch), exc)
-            for one in batch:
-                self._forward_one(one)
-            return
-        self._count(sum(len(one.request.episode_info) for one in batch))
-        start = 0
-        for one in batch:
-            rows = len(one.request.episode_info)
-            one.callback(self._part(reply, one.request, range(start, start + rows)))
-            start += rows
-
-    def _forward_one(self, one: _Waiting) -> None:
-        try:
-            result: Any = self._port.predict(one.request)
+            reply: Any = self._port.predict(self._merged(batch, rows))
         except BaseException as exc:  # noqa: BLE001 - given to the caller
-            result = exc
-        self._count(len(one.request.episode_info))
-        one.callback(result)
-
-    def _count(self, rows: int) -> None:
+            if len(batch) > 1 and not isinstance(exc, _GONE):  # one bad row must not spoil others
+                _logger.info("batch_failed rows=%d error=%r detail=each goes alone", rows, exc)
+                for one in batch:
+                    self._forward([one])
+                return
+            reply = exc
         self.batches += 1
         self.rows += rows
+        with self._lock:
+            self._wait_policy.answered(
+                [info.episode_id for one in batch for info in one.request.episode_info], now_ns()
+            )
+        self._hand_out(reply, batch)
+        with self._lock:
+            self._wait_policy.took(rows, now_ns() - started_ns)
 
-    def _merged(self, batch: list[_Waiting]) -> PredictRequest:
+    def _hand_out(self, reply: Any, batch: list[_Waiting]) -> None:
+        if isinstance(reply, BaseException):
+            for one in batch:  # a copy each, for each is raised and told of on its own
+                one.callback(reply if one is batch[-1] else copy.copy(reply))
+            return
+        start = 0
+        for one in batch:
+            stop = start + len(one.request.episode_info)
+            one.callback(self._part(reply, one.request, range(start, stop)))
+            start = stop
+
+    def _merged(self, batch: list[_Waiting], rows: int) -> PredictRequest:
+        """Return one request for a batch, filled up to one of the sizes if there are any."""
         requests = [one.request for one in batch]
-        pairs = [
-            (request.observation, row)
-            for request in requests
-            for row in range(len(request.episode_info))
-        ]
+        first = requests[0]
+        observation, infos = first.observation, first.episode_info
+        missing = self._padded(rows) - rows
+        if missing or len(batch) > 1:
+            pairs = [
+                (request.observation, row)
+                for request in requests
+                for row in range(len(request.episode_info))
+            ]
+            merged = [info for request in requests for info in request.episode_info]
+            observation = gather_private(self._observations, pairs + pairs[-1:] * missing)
+            infos = tuple(merged + merged[-1:] * missing)
+        limits_ms = [request.timeout_ms for request in requests]
         return PredictRequest(
-            context=_BATCH,
-            observation=self._observations.gather(pairs),
-            episode_info=tuple([info for request in requests for info in request.episode_info]),
-            execution_horizon=requests[0].execution_horizon,
+            context=AdapterContext(_BATCH, _BATCH, f"{_BATCH}:{self.batches + 1:06d}"),
+            observation=observation,
+            episode_info=infos,
+            timeout_ms=max(limits_ms) if all(limits_ms) else 0,
+            execution_horizon=first.execution_horizon,
         )
+
+    def _padded(self, rows: int) -> int:
+        place = bisect.bisect_left(self._sizes, rows)
+        return self._sizes[place] if place < len(self._sizes) else rows
 
     def _part(self, reply: PredictReply, request: PredictRequest, rows: range) -> PredictReply:
         """Return the rows of a reply that belong to a request."""
@@ -288,6 +326,7 @@ class BatchingModel:
         return PredictReply(
             context=request.context,
             frames=frames,
+            endpoint_total_ns=reply.endpoint_total_ns,
             request_bytes=self._observations.nbytes(request.observation, count),
             response_bytes=sum([nbytes(frame, count) for frame in frames]),
         )
@@ -296,31 +335,31 @@ class BatchingModel:
 
     def _reset(self, request: ResetAdapterRequest) -> None:
         route = _route_of(request.context)
-        ended = tuple([one for one in request.episode_ids if self._owners.get(one) == route])
-        self._forget(ended)
-        if ended:
-            self._port.reset_adapter(ResetAdapterRequest(request.context, ended))
+        self._end([one for one in request.episode_ids if self._owners.get(one) == route])
 
     def _release(self, request: ReleaseAdapterRequest) -> None:
         route = _route_of(request.context)
         self._drop_waiting(route)
-        held = tuple([one for one, owner in self._owners.items() if owner == route])
-        self._forget(held)
         self._routes.discard(route)
         try:
-            if held:
-                self._port.reset_adapter(ResetAdapterRequest(request.context, held))
+            self._end(self._episodes_of(route))
         finally:
             if not self._routes:
+                context = AdapterContext(_BATCH, _BATCH, f"{_BATCH}:release")
                 self._port.release_adapter(
-                    ReleaseAdapterRequest(_BATCH, request.reason, request.timeout_s)
+                    ReleaseAdapterRequest(context, request.reason, request.timeout_s)
                 )
-            self._port.release_adapter(request)
 
-    def _forget(self, episode_ids: tuple[str, ...]) -> None:
+    def _episodes_of(self, route: _Route) -> list[str]:
+        return [one for one, owner in list(self._owners.items()) if owner == route]
+
+    def _end(self, episode_ids: Sequence[str]) -> None:
+        """Have the model forget these episodes."""
         for episode_id in episode_ids:
             self._owners.pop(episode_id, None)
-            self._asked_ns.pop(episode_id, None)
+        if episode_ids:
+            context = AdapterContext(_BATCH, _BATCH, f"{_BATCH}:reset")
+            self._port.reset_adapter(ResetAdapterRequest(context, tuple(episode_ids)))
 
     def _drop_waiting(self, route: _Route) -> None:
         with self._lock:
@@ -337,6 +376,13 @@ class BatchingModel:
             self._is_scheduled = False
         for one in waiting:
             one.callback(EndpointFault(str(exc), outcome="not_done"))
+
+
+def _checked_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
+    sizes = tuple(sizes or ())
+    if list(sizes) != sorted(set(sizes)) or (sizes and sizes[0] < 1):
+        raise InvalidSpec("bucket_sizes", f"wants ascending whole numbers from 1, got {sizes}")
+    return sizes
 
 
 def _route_of(context: AdapterContext) -> _Route:

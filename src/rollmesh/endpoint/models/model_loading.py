@@ -55,6 +55,7 @@ from rollmesh.endpoint.targets import (
 from rollmesh.errors import InvalidSpec, OperationTimeout, RollmeshError
 from rollmesh.limits import Limits
 from rollmesh.ports import EnvContract, ModelPort
+from rollmesh.runtime.cancel import CancelToken
 from rollmesh.spaces.conformance import Checker, Policy, Report
 from rollmesh.spaces.space import Space
 
@@ -189,6 +190,7 @@ def open_model(
     model_kwargs: Mapping[str, Any] | None = None,
     policy_seed_of: Callable[[int | None], int | None] = derived_policy_seed,
     route: ModelRoute | None = None,
+    cancel: CancelToken | None = None,
 ) -> ModelPort:
     """Return a loaded policy as a model port; the module docstring lists what a policy may be.
 
@@ -205,6 +207,7 @@ def open_model(
         model_kwargs: Keyword arguments for the class or factory.
         policy_seed_of: Gives an episode's policy seed for its env seed.
         route: What a served model is told of the env; its spaces only if left out.
+        cancel: Ends connecting to a served model.
 
     Raises:
         InvalidSpec: That is no policy, or its target cannot be found.
@@ -231,7 +234,10 @@ def open_model(
                     id="env", observation_space=observation_space, action_space=action_space
                 )
             )
-            return _connect(resolved, route, limits, thread)
+            port = _connect(resolved, route, limits, cancel)
+            if isinstance(port, RemoteModelPort):
+                port.thread = thread
+            return port
         build = _builder(resolved, model_kwargs)
     if not isinstance(build, _Instance):
         return _open_on_thread(lambda: opening.port(build(), closes=True), thread, limit)
@@ -244,16 +250,12 @@ def _connect(
     target: Address | HasModelAddress,
     route: ModelRoute,
     limits: Limits | None,
-    thread: OwnThread | None,
+    cancel: CancelToken | None,
 ) -> ModelPort:
     """Connect to a served model."""
     if isinstance(target, Address):
-        port = connect_model(target.text, route, limits=limits)
-    else:
-        port = connect_model(target.address, route, target.options, limits=limits)
-    if isinstance(port, RemoteModelPort):
-        port.thread = thread
-    return port
+        return connect_model(target.text, route, limits=limits, cancel=cancel)
+    return connect_model(target.address, route, target.options, limits=limits, cancel=cancel)
 
 
 @dataclass(frozen=True)

@@ -362,6 +362,11 @@ class ThreadedModel:
         """The thread that the model lives on."""
         return self._thread
 
+    @property
+    def model(self) -> LocalModel:
+        """The model, to be called on its thread only."""
+        return self._model
+
     def predict(self, request: PredictRequest) -> PredictReply:
         return self._thread.call(lambda: self._model.predict(request), None, "predict")
 

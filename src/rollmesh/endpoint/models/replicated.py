@@ -1,0 +1,90 @@
+"""Opens a model several times: processes of our own, or addresses (layer 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute, connect_model
+from rollmesh.endpoint.models.batched import Batching
+from rollmesh.endpoint.models.model_process import ModelProcessOptions, replica_of
+from rollmesh.endpoint.models.replica_seats import Opener, Replica
+from rollmesh.endpoint.models.replicas import ReplicatedModel
+from rollmesh.endpoint.targets import is_address
+from rollmesh.errors import InvalidSpec
+from rollmesh.limits import Limits
+from rollmesh.spaces.conformance import Policy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """How a model is opened several times.
+
+    Attributes:
+        processes: How many processes of our own run it; None where it is a list of served ones.
+        model_kwargs: Keyword arguments of its class or factory.
+        conformance: What happens to actions outside their space.
+        batching: How each of them puts requests together.
+        limits: Bound starting, loading and closing.
+    """
+
+    processes: int | None
+    model_kwargs: Mapping[str, Any] | None
+    conformance: Policy
+    batching: Batching | None
+    limits: Limits
+
+    def open(self, model: object, route: ModelRoute) -> ReplicatedModel:
+        """Open all of them, at once.
+
+        Raises:
+            InvalidSpec: It is neither a name that another process finds nor a list of addresses.
+            EndpointFault: One could not be opened; the others are closed.
+        """
+        openers = self._processes(model, route) if self.processes else self._served(model, route)
+        return ReplicatedModel(
+            openers,
+            observation_space=route.contract.observation_space,
+            action_space=route.contract.action_space,
+        )
+
+    def _processes(self, model: object, route: ModelRoute) -> list[Opener]:
+        batching = self.batching or Batching()
+        options = ModelProcessOptions(
+            model_kwargs=self.model_kwargs,
+            conformance=self.conformance,
+            max_batch=batching.max_batch,
+            max_wait_s=batching.max_wait_s,
+        )
+        opener = replica_of(model, route, options=options, limits=self.limits)
+        return [opener] * (self.processes or 1)
+
+    def _served(self, model: object, route: ModelRoute) -> list[Opener]:
+        if self.model_kwargs:
+            raise InvalidSpec("model_kwargs", "belong to a model that is built here, not served")
+        places: Sequence[object] = model if isinstance(model, (list, tuple)) else [model]
+        return [self._dials(place, replace(route, is_shared=True)) for place in places]
+
+    def _dials(self, place: object, route: ModelRoute) -> Opener:
+        if isinstance(place, HasModelAddress):
+            address, options = place.address, place.options
+        elif isinstance(place, str) and is_address(place):
+            address, options = place, None
+        else:
+            raise InvalidSpec(
+                "model",
+                f"a list of models is a list of addresses of served ones, got {place!r:.100}; to "
+                "run one model in several processes name it and give fleet.model_workers",
+            )
+
+        def dial() -> Replica:
+            port = connect_model(address, route, options, limits=self.limits)
+            return Replica(port=port, name=f"the model at {address}")
+
+        return dial
+
+
+def is_several(model: object) -> bool:
+    """Return whether a model argument names several served ones."""
+    return isinstance(model, (list, tuple))
