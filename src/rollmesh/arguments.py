@@ -6,12 +6,15 @@ checked once the env's contract is known.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from rollmesh.endpoint.envs.contracts import is_env
+from rollmesh.endpoint.models.model import CORNERS
 from rollmesh.errors import InvalidSpec
 from rollmesh.limits import Limits
 from rollmesh.ports import Info
@@ -22,6 +25,7 @@ from rollmesh.spaces.conformance import Policy
 
 _POLICIES = ("warn", "strict", "off")
 _TASK = ""
+_ENV_ID = re.compile(r"[\w:./-]+-v\d+")
 _LARGEST_SENT_SEED = 2**63 - 1
 
 
@@ -111,6 +115,26 @@ def read_seed(field: str, seed: object) -> int:
     if value < 0:
         raise InvalidSpec(field, f"{value} is no seed: wants an int of 0 or more, of any size")
     return value
+
+
+def with_order(error: InvalidSpec, model: object, env: object) -> InvalidSpec:
+    """Return a refusal with a hint, where model and env look as if they had changed places."""
+    if error.field not in {"env", "model"} or not (_looks_like_env(model) or _is_policy(env)):
+        return error
+    detail = str(error).removeprefix(f"{error.field}: ")
+    return InvalidSpec(
+        error.field, f"{detail}; are the two swapped? The model comes first, then the env"
+    )
+
+
+def _looks_like_env(value: object) -> bool:
+    return is_env(value) or (isinstance(value, str) and bool(_ENV_ID.fullmatch(value)))
+
+
+def _is_policy(value: object) -> bool:
+    if isinstance(value, str):
+        return value == "random" or value.lower().endswith(".zip")
+    return not is_env(value) and any([hasattr(value, corner) for corner in CORNERS])
 
 
 def check_sendable(seeds: Sequence[int] | None) -> None:

@@ -69,25 +69,29 @@ class Limits:
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> Limits:
-        """Build limits from their JSON names, in milliseconds (`{"envStepTimeoutMs": 500}`).
+        """Build limits from a JSON object, by the names of this class or of the wire.
+
+        `{"env_step_s": 0.5}` is in seconds, `{"envStepTimeoutMs": 500}` in milliseconds.
 
         Raises:
-            InvalidSpec: A name is unknown or a value is not a duration.
+            InvalidSpec: A name is unknown, a limit is given twice, or a value is not a duration.
         """
         names = {json_name: name for name, json_name in _JSON_NAMES.items()}
         given: dict[str, float | None] = {}
-        for json_name, value in table.items():
-            name = names.get(json_name)
-            if name is None:
-                known = ", ".join(sorted(names))
-                raise InvalidSpec(f"limits.{json_name}", f"unknown limit; known ones: {known}")
-            checked = check_duration(
-                f"limits.{json_name}",
-                value,
-                zero_ok=name == "telemetry_window_s",
-                unit="milliseconds",
-            )
-            given[name] = None if checked is None else checked / 1000.0
+        for key, value in table.items():
+            field = f"limits.{key}"
+            name = names.get(key, key)
+            if name not in _JSON_NAMES:
+                known = ", ".join([f"{own} or {json}" for own, json in _JSON_NAMES.items()])
+                raise InvalidSpec(field, f"unknown limit; known ones: {known}")
+            if name in given:
+                raise InvalidSpec(
+                    field, f"is given twice: {name} (seconds) and {_JSON_NAMES[name]} are one limit"
+                )
+            unit, per_s = ("seconds", 1.0) if key == name else ("milliseconds", 1000.0)
+            zero_ok = name == "telemetry_window_s"
+            checked = check_duration(field, value, zero_ok=zero_ok, unit=unit)
+            given[name] = None if checked is None else checked / per_s
         return cls(**given)
 
     def to_json(self) -> dict[str, float | None]:

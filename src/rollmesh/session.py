@@ -112,6 +112,8 @@ class Session:
             model_conformance=policies[1],
             limits=checked_limits,
             share_thread=False,
+            execution_horizon=horizon,
+            cancel=token,
         )
         self._checker = Checker("action", policies[1], "refuse", _log_odd_action)
         ids = RouteIds()

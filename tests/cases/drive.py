@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from rollmesh import EnvFailed
+from tests.cases.all_ways import WAY_OF
 from tests.cases.case_files import environment, loaded
 from tests.cases.case_run import CaseRun
 from tests.cases.jobs import Job, run_of
 from tests.cases.judgements import Judgement
 from tests.cases.judging import Judge, judge_by_file
 from tests.cases.recording import Outcome, Quiet, Recorder, partial_result, warnings_of_rollmesh
-from tests.cases.ways import WAY_OF
 
 OK, FAILED, SKIPPED = "ok", "FAILED", "skipped"
 
@@ -62,6 +64,8 @@ def drive(job: Job) -> Verdict:
     judge = job.judgement.judge or judge_by_file
     try:
         with prepared(job) as run, job.judgement.around(run):
+            if job.act is not None:
+                return Verdict(status=OK, detail=job.act(run) or "")
             outcome = perform(job, run)
             try:
                 detail = judge(outcome)
@@ -91,8 +95,23 @@ def prepared(job: Job) -> Iterator[CaseRun]:
     changes: dict[str, str | None] = {k: v for k, v in quick.items() if k not in os.environ}
     with environment(changes), loaded(job.path) as case:
         run = run_of(job, case)
-        with environment({str(k): str(v) for k, v in run.run.get("environ", {}).items()}):
+        with (
+            environment({str(k): str(v) for k, v in run.run.get("environ", {}).items()}),
+            tape_of_all_processes(job),
+        ):
             yield run
+
+
+@contextlib.contextmanager
+def tape_of_all_processes(job: Job) -> Iterator[None]:
+    """Have env and model write on a tape that other processes can write on, where there are any."""
+    if not getattr(WAY_OF.get(job.way), "has_processes", False) or "CASE_TAPE" in os.environ:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rollmesh-tape-"))
+        stack.enter_context(environment({"CASE_TAPE": str(Path(folder) / "tape.jsonl")}))
+        yield
 
 
 def perform(job: Job, run: CaseRun) -> Outcome:
@@ -101,7 +120,7 @@ def perform(job: Job, run: CaseRun) -> Outcome:
     outcome = Outcome(run=run, way=job.way, recorder=recorder)
     common = _common_of(run)
     if common is not None:
-        common.tape(clear=True)
+        read_tape(common, clear=True)
     started = time.monotonic()
     with warnings_of_rollmesh() as outcome.lines, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what Gymnasium says of a case's spaces
@@ -115,8 +134,15 @@ def perform(job: Job, run: CaseRun) -> Outcome:
             outcome.result = partial_result(error) or outcome.result
     outcome.elapsed_s = time.monotonic() - started
     if common is not None:
-        outcome.tape = common.tape()
+        outcome.tape = read_tape(common)
     return outcome
+
+
+def read_tape(common: Any, **options: Any) -> list[dict[str, Any]]:
+    """Return what was noted; the cases leave a tape in a file open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        return common.tape(**options)
 
 
 def _common_of(run: CaseRun) -> Any:
@@ -132,7 +158,7 @@ def is_about_unscored(outcome: Outcome, judge: Judge) -> bool:
     lanes that can idle: without those calls it holds, or the env failed in one of them.
     """
     seeds = outcome.run.seeds
-    if not outcome.way.endswith("vector") or seeds is None:
+    if "vector" not in outcome.way or seeds is None:
         return False
     scored, unscored = _split_tape(outcome.tape, seeds)
     if not unscored:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.cases.all_ways import WAY_OF, WAYS
 from tests.cases.case_files import CaseFile
 from tests.cases.case_run import CORNER_OF, NO_VARIANT, CaseRun, default_variants
 from tests.cases.judgements import BY_FILE, JUDGEMENTS, Judgement
-from tests.cases.ways import WAYS
+from tests.cases.served_ways import SLOW_IN_CHILD
 
 BY_HAND = "by hand"
 
@@ -38,6 +39,7 @@ class Job:
         needs_child: Whether it gets a process of its own.
         full: Whether slow cases have their full size.
         is_slow: Whether it belongs to the slow runs.
+        is_slow_way: Whether its way makes it one of them, in its quick size too.
     """
 
     path: Path
@@ -50,12 +52,18 @@ class Job:
     needs_child: bool = False
     full: bool = False
     is_slow: bool = False
+    is_slow_way: bool = False
 
     @property
     def label(self) -> str:
         """What a line of output begins with."""
         variant = "" if self.variant is NO_VARIANT else str(self.variant)
         return " ".join(part for part in (self.id, variant, self.what, self.way) if part)
+
+    @property
+    def act(self) -> Callable[[CaseRun], str | None] | None:
+        """What drives and judges it, where it is an extra part of its case."""
+        return (self.judgement.extra or {}).get(self.what) if self.way == BY_HAND else None
 
     @property
     def judgement(self) -> Judgement:
@@ -85,8 +93,8 @@ def jobs_of(case: CaseFile, *, full: bool = False) -> list[Job]:
         )
         found.append(Job(path=case.path, id=case.id, skip=reason))
     found.extend(
-        Job(path=case.path, id=case.id, what=what, skip=reason)
-        for what, reason in (judgement.later or {}).items()
+        Job(path=case.path, id=case.id, what=what, way=BY_HAND, full=full)
+        for what in judgement.extra or ()
     )
     return found
 
@@ -116,6 +124,8 @@ def _jobs(
             needs_child=child,
             full=full,
             is_slow=slow,
+            is_slow_way=way in WAY_OF
+            and (WAY_OF[way].is_slow(case.id) or (child and way in SLOW_IN_CHILD)),
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.cases import by_hand
+from tests.cases import by_server as servers
 from tests.cases import judges_episodes as episodes
 from tests.cases import judges_faults as faults
 from tests.cases import judges_values as values
@@ -49,7 +50,7 @@ class Judgement:
         around: Prepares and tidies up.
         quick: Environment that makes the case small, set unless the full size is asked for.
         is_slow: Whether a variant is left to the slow runs.
-        later: Parts that no existing way can drive, with the reason.
+        extra: Parts that no way drives: what they are, and what drives and judges them.
     """
 
     judge: Judge | None = None
@@ -62,16 +63,12 @@ class Judgement:
     around: Callable[[CaseRun], contextlib.AbstractContextManager[None]] = nothing
     quick: Mapping[str, str] | None = None
     is_slow: Callable[[Any], bool] | None = None
-    later: Mapping[str, str] | None = None
+    extra: Mapping[str, Callable[[CaseRun], str | None]] | None = None
 
 
-SERVER = "needs a server and a client"
-PROCESSES = "needs an env process of its own"
-
-
-def never(reason: str) -> Judgement:
-    """Return the judgement of a case that no existing way can drive."""
-    return Judgement(skips=lambda run, way: reason)
+def by_function(act: Callable[[CaseRun], str | None], **given: Any) -> Judgement:
+    """Return the judgement of a case that a function drives and judges, variant by variant."""
+    return Judgement(drive=servers.driven(act), judge=servers.judge_driven, **given)
 
 
 def in_child(variant: Any) -> bool:
@@ -108,24 +105,33 @@ JUDGEMENTS: dict[str, Judgement] = {
     "C47": Judgement(
         judge=faults.judge_c47, judge_exit=faults.judge_exit_c47, skips=faults.skip_c47
     ),
-    "C48": never(PROCESSES),
+    "C48": Judgement(
+        judge=faults.judge_c48, skips=faults.skip_c48, needs_child=lambda variant: False
+    ),
     "C51": Judgement(judge=faults.judge_c51, skips=faults.skip_c51),
-    "C52": Judgement(judge=faults.judge_c52, later={"then SIGINT, SIGTERM": SERVER}),
+    "C52": Judgement(judge=faults.judge_c52, extra={"then SIGINT, SIGTERM": servers.c52_signals}),
     "C53": Judgement(judge=faults.judge_c53, around=faults.around_c53, needs_child=in_child),
     "C54": Judgement(
-        judge=faults.judge_c54, quick={"CASE_SLOW_S": "0.3"}, later={"second client": SERVER}
+        judge=faults.judge_c54,
+        quick={"CASE_SLOW_S": "0.3"},
+        extra={"second client": servers.c54_second_client},
     ),
-    "C56": never(SERVER),
+    "C56": by_function(servers.c56_client_vanishes),
     "C58": Judgement(
         judge=faults.judge_c58,
         drive=by_hand.drive_c58,
         judge_exit=by_hand.judge_exit_c58,
         needs_child=in_child,
     ),
-    "C59": never(SERVER),
-    "C60": never(SERVER),
-    "C61": never("needs a server on a unix socket"),
-    "C63": Judgement(judge=faults.judge_c63, skips=faults.skip_c63, around=faults.around_c63),
+    "C59": by_function(servers.c59_address_in_use),
+    "C60": by_function(servers.c60_bind, extra={"tracebacks": servers.c60_tracebacks}),
+    "C61": by_function(servers.c61_path_lengths, needs_child=in_child),
+    "C63": Judgement(
+        judge=faults.judge_c63,
+        skips=faults.skip_c63,
+        around=faults.around_c63,
+        extra={"raw bytes": servers.c63_raw_bytes},
+    ),
     "C64": Judgement(judge=faults.judge_c64, drive=by_hand.drive_c64),
     "C65": Judgement(
         judge=faults.judge_c65,
@@ -138,7 +144,7 @@ JUDGEMENTS: dict[str, Judgement] = {
     "C66": Judgement(judge=faults.judge_c66),
     "C67": Judgement(skips=faults.skip_c67),
     "C68": Judgement(judge=faults.judge_c68, drive=by_hand.drive_c68),
-    "C69": Judgement(keeps_steps=False, later={"tcp, unix": SERVER}),
+    "C69": Judgement(judge=faults.judge_c69, keeps_steps=False),
 }
 
 BY_FILE = Judgement()

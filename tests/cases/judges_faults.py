@@ -17,10 +17,12 @@ from rollmesh import (
     RouteCancelled,
     evaluate,
 )
+from rollmesh.errors import EndpointFault
 from tests.cases.by_hand import SKIP, Exit
 from tests.cases.case_run import CaseRun
 from tests.cases.judging import checked, finished, first_line, judge_by_file, refused
 from tests.cases.recording import Outcome
+from tests.cases.served_ways import is_env_served, is_isolated
 
 
 def judge_c44(outcome: Outcome) -> str | None:
@@ -52,18 +54,27 @@ def judge_c45(outcome: Outcome) -> str | None:
     return None
 
 
+SOON_S, WITH_PROCESSES_S = 5.0, 30.0
+"""Far below any limit of a step; starting a process on a busy machine takes its time."""
+
+
 def judge_c47(outcome: Outcome) -> str | None:
-    assert outcome.elapsed_s < 5, outcome.elapsed_s
+    limit_s = WITH_PROCESSES_S if is_isolated(outcome.way) else SOON_S
+    assert outcome.elapsed_s < limit_s, outcome.elapsed_s
     if outcome.run.variant == "sys_exit":
         return refused(outcome, EnvFailed, "SystemExit", "sys.exit(0)")
+    if outcome.run.variant == "os_exit":
+        return refused(outcome, EnvFailed, "exited with code 0")
     error = outcome.error
+    if is_env_served(outcome.way):  # the Ctrl-C of another process, or of a thread: not ours
+        return refused(outcome, EnvFailed, "KeyboardInterrupt")
     assert isinstance(error, RouteCancelled), repr(error)
     assert error.reason == "interrupted"
     return None
 
 
 def judge_exit_c47(exit_: Exit) -> str | None:
-    if exit_.job.variant != "os_exit":
+    if exit_.job.variant != "os_exit" or is_isolated(exit_.job.way):
         return None
     assert exit_.code == 0, exit_
     assert exit_.report is None, exit_
@@ -71,14 +82,32 @@ def judge_exit_c47(exit_: Exit) -> str | None:
 
 
 def skip_c47(run: CaseRun, way: str) -> str | None:
-    if run.variant == "os_exit" and way != "blocking":
+    if run.variant == "os_exit" and way != "blocking" and not is_isolated(way):
         return "as blocking: in this process os._exit takes all with it"
     return None
 
 
+def judge_c48(outcome: Outcome) -> str | None:
+    """The caller is told soon that the env's process died and of what; what ended is kept."""
+    assert outcome.elapsed_s < WITH_PROCESSES_S, outcome.elapsed_s
+    done = [episode["seed"] for episode in outcome.r["episodes"] if episode["error"] is None]
+    if outcome.way == "workers 3":  # it goes on: only the dying episode is lost
+        (lost,) = [one for one in finished(outcome)["episodes"] if one["error"] is not None]
+        assert f"died of {outcome.run.variant}" in lost["error"], lost
+        assert (done, lost["seed"]) == ([0, 2], 1)
+        return "the others ended"
+    assert done == [0], done
+    return refused(outcome, EnvFailed, "died of", str(outcome.run.variant))
+
+
+def skip_c48(run: CaseRun, way: str) -> str | None:
+    del run
+    return None if is_isolated(way) else "in this process the env's end would be ours"
+
+
 def skip_c51(run: CaseRun, way: str) -> str | None:
-    if run.variant == "main" and way != "blocking":
-        return "an env that wants the main thread is given as an instance"
+    if run.variant == "main" and way != "blocking" and not is_isolated(way):
+        return "an env that wants the main thread is given as an instance, or has its own process"
     return None
 
 
@@ -90,11 +119,12 @@ def judge_c51(outcome: Outcome) -> str | None:
 
 
 def judge_c52(outcome: Outcome) -> str | None:
-    """An instance, built on the main thread, works; elsewhere Python refuses signal handlers."""
-    if outcome.way == "blocking":
+    """One that is built on the main thread works; elsewhere Python refuses signal handlers."""
+    if outcome.way == "blocking" or is_isolated(outcome.way):
         checked(outcome)
         return None
-    return refused(outcome, EnvFailed, "main thread")
+    kind = EndpointFault if is_env_served(outcome.way) else EnvFailed  # as the server starts
+    return refused(outcome, kind, "main thread")
 
 
 @contextlib.contextmanager
@@ -157,7 +187,7 @@ def judge_c63(outcome: Outcome) -> str | None:
 
 def skip_c63(run: CaseRun, way: str) -> str | None:
     del way
-    return "bytes to a port need a server" if run.variant == "raw" else None
+    return "bytes to a port are no run of a route: see raw bytes" if run.variant == "raw" else None
 
 
 class Growth:
@@ -211,6 +241,23 @@ def judge_c66(outcome: Outcome) -> str | None:
 def skip_c67(run: CaseRun, way: str) -> str | None:
     del way
     return None if run.variant == "ok" else "only a recorder calls render, and there is none yet"
+
+
+NAGLE_MS = 40.0
+
+
+def judge_c69(outcome: Outcome) -> str | None:
+    """No call waits for an acknowledgement: the usual one stays far below what that would take."""
+    checked(outcome)
+    result = outcome.result
+    assert result is not None
+    if result.telemetry is None:  # turned by hand
+        assert outcome.elapsed_s < 200 * NAGLE_MS / 2000, outcome.elapsed_s
+        return None
+    for row in result.telemetry.rows:
+        if row.metric == "rpc.total" and row.operation in {"env.step", "model.predict"}:
+            assert row.p50 < NAGLE_MS / 2, (row.operation, row.p50)
+    return None
 
 
 def judge_c58(outcome: Outcome) -> str | None:

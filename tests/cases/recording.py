@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollmesh import EpisodeResult, EvalResult, RouteError
+from rollmesh import EvalResult, RouteError
+from rollmesh.results.result import EpisodeResult
 from tests.cases.case_run import CaseRun
 
 

@@ -45,7 +45,7 @@ def parameters() -> list[object]:
         pytest.param(
             job,
             id=f"{job.label} full" if job.full else job.label,
-            marks=marks if job.is_slow else [],
+            marks=marks if job.is_slow or job.is_slow_way else [],
         )
         for job in jobs_to_test()
     ]
@@ -64,7 +64,7 @@ def test_every_case_file_has_a_job_and_most_run() -> None:
     ids = {job.id for job in jobs_to_test()}
     driven = {job.id for job in jobs_to_test() if job.skip is None}
     assert len(ids) == len(case_paths(FILES))
-    assert ids - driven == {"C48", "C56", "C59", "C60", "C61"}
+    assert ids == driven
 
 
 def test_labels_tell_jobs_apart() -> None:
@@ -128,14 +128,10 @@ def job_for(path: Path, way: str) -> Job:
 def test_a_right_case_prints_a_line_per_way_and_ends_with_zero(folder, capsys) -> None:
     write(folder, "c91_right.py", RIGHT)
     assert main([str(folder)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [
-        "C91 blocking: ok",
-        "C91 hosted: ok",
-        "C91 concurrent: ok",
-        "C91 session: ok",
-        "4 ok, 0 failed, 0 skipped",
-    ]
+    *lines, tally = capsys.readouterr().out.splitlines()
+    assert {"C91 blocking: ok", "C91 session: ok", "C91 env over grpc: ok"} < set(lines)
+    assert [line.partition(": ")[2] for line in lines] == ["ok"] * len(lines)
+    assert tally == f"{len(lines)} ok, 0 failed, 0 skipped"
 
 
 def test_a_failing_case_ends_with_non_zero_and_says_why(folder, capsys) -> None:

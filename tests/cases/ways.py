@@ -1,4 +1,6 @@
-"""The ways of running that exist; a new one is one class here and one entry in `WAYS`.
+"""The ways of running within this process; those with servers are in `served_ways.py`.
+
+A new one is a class and an entry in `all_ways.WAYS`.
 
 | way | env | model | engine |
 |---|---|---|---|
@@ -20,7 +22,7 @@ import numpy as np
 from rollmesh import EvalResult, Session, evaluate
 from rollmesh.endpoint.envs.env_loading import open_env
 from rollmesh.ports import ResetRequest, StepRequest
-from tests.cases.case_run import MODES, CaseRun
+from tests.cases.case_run import CaseRun
 from tests.cases.recording import Outcome
 
 
@@ -34,6 +36,10 @@ class Way(Protocol):
 
     name: str
     is_routeless: bool
+
+    def is_slow(self, case_id: str) -> bool:
+        """Return whether it takes so long with this case that it is left to the slow tests."""
+        ...
 
     def applies(self, run: CaseRun) -> bool:
         """Return whether the case means to be run this way."""
@@ -52,7 +58,7 @@ class Way(Protocol):
         ...
 
 
-class _Single:
+class SingleLane:
     """Runs on one lane.
 
     Attributes:
@@ -61,6 +67,10 @@ class _Single:
 
     is_routeless = False
     has_hard_limits = True
+
+    def is_slow(self, case_id: str) -> bool:
+        del case_id
+        return False
 
     def applies(self, run: CaseRun) -> bool:
         return run.lanes == 1 and not run.run.get("manual")
@@ -71,7 +81,7 @@ class _Single:
         return None
 
 
-class Blocking(_Single):
+class Blocking(SingleLane):
     """An env instance and a callable, on the calling thread."""
 
     name = "blocking"
@@ -83,7 +93,7 @@ class Blocking(_Single):
         )
 
 
-class Hosted(_Single):
+class Hosted(SingleLane):
     """Env and model built by rollmesh, on one thread that they share."""
 
     name = "hosted"
@@ -98,7 +108,7 @@ class Hosted(_Single):
         )
 
 
-class Concurrent(_Single):
+class Concurrent(SingleLane):
     """An env on its own thread and a model on the caller's."""
 
     name = "concurrent"
@@ -109,16 +119,20 @@ class Concurrent(_Single):
         )
 
 
-class ByHand(_Single):
+class ByHand(SingleLane):
     """A `Session` turned by hand."""
 
     name = "session"
 
     def drive(self, run: CaseRun, outcome: Outcome) -> None:
+        self.turn(run, run.factory, outcome)
+
+    def turn(self, run: CaseRun, env: Any, outcome: Outcome) -> None:
+        """Turn the case's episodes in an env."""
         plan = run.seeds if run.seeds is not None else [None] * run.episodes
         session = Session(
             run.make_model(),
-            run.factory,
+            env,
             execution_horizon=run.horizon,
             max_episode_steps=run.max_steps,
             limits=run.own_limits,
@@ -154,7 +168,15 @@ class ByHand(_Single):
             observation, t = step.observation, t + 1
 
 
-class Lanes:
+class SeveralLanes:
+    """What is quick with every case."""
+
+    def is_slow(self, case_id: str) -> bool:
+        del case_id
+        return False
+
+
+class Lanes(SeveralLanes):
     """Independent lanes, a thread each."""
 
     name = "lanes"
@@ -177,7 +199,7 @@ class Lanes:
         )
 
 
-class Vector:
+class Vector(SeveralLanes):
     """A Gymnasium SyncVectorEnv of one autoreset mode."""
 
     is_routeless = False
@@ -216,7 +238,7 @@ class Vector:
         )
 
 
-class VectorPort:
+class VectorPort(SeveralLanes):
     """The port of a vector env, driven by the case's own `drive`, without a route."""
 
     name = "vector port"
@@ -279,16 +301,3 @@ def make_vector_env(run: CaseRun, mode: str) -> Any:
 
     makers = [partial(run.make_env, lane) for lane in range(run.lanes)]
     return SyncVectorEnv(makers, autoreset_mode=AutoresetMode[mode.upper()])
-
-
-WAYS: tuple[Way, ...] = (
-    Blocking(),
-    Hosted(),
-    Concurrent(),
-    ByHand(),
-    Lanes(),
-    *(Vector(mode) for mode in MODES),
-    VectorPort(),
-)
-
-WAY_OF = {way.name: way for way in WAYS}

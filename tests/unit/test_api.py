@@ -18,6 +18,7 @@ from rollmesh.limits import Limits
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.hooks import Hooks
 from rollmesh.runtime.seeds import episode_seed
+from rollmesh.session import Session
 
 
 class Counter(gym.Env[Any, Any]):
@@ -452,3 +453,33 @@ def test_conformance_may_differ_for_env_and_model() -> None:
     assert result.episodes[0].steps == 3
     with pytest.raises(EnvFailed, match="observation"):
         evaluate(zero, Wide(), episodes=1, conformance={"env": "strict"})
+
+
+class _Still:
+    def predict(self, observation):
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("model", "env"),
+    [
+        ("CartPole-v1", "random"),
+        ("CartPole-v1", _Still()),
+        (Counter(length=1), _Still),
+        (Counter(length=1), Counter(length=1)),
+        ("CartPole-v1", "policy.zip"),
+        ("module:Thing-v0", "CartPole-v1"),
+    ],
+)
+def test_two_arguments_that_look_swapped_are_asked_about(model, env) -> None:
+    with pytest.raises(InvalidSpec, match=r"are the two swapped.* model comes first, then the env"):
+        evaluate(model, env, episodes=1)
+    with pytest.raises(InvalidSpec, match="are the two swapped"):
+        Session(model, env)
+
+
+@pytest.mark.parametrize(("model", "env"), [("random", "No-v0"), (zero, 5), ("lambda", Counter)])
+def test_other_bad_arguments_are_not_asked_about(model, env) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        evaluate(model, env, episodes=1)
+    assert "swapped" not in str(caught.value)

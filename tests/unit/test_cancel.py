@@ -227,3 +227,35 @@ def test_drain_asks_for_no_new_episodes_and_cancels_nothing():
     token.cancel()
     assert token.draining
     assert calls == ["woken"]
+
+
+def test_a_follower_is_stopped_with_its_token_and_not_the_other_way_round():
+    token = CancelToken()
+    with token.follower() as own, token.follower() as other:
+        own.drain()
+        own.cancel("enough")
+        assert (own.reason, own.draining) == ("enough", True)
+        assert (token.reason, token.draining, other.reason) == (None, False, None)
+        token.drain()
+        assert other.draining
+        token.cancel("by hand")
+        assert (own.reason, other.reason) == ("enough", "by hand")
+
+
+def test_a_follower_of_a_stopped_token_is_stopped():
+    token = CancelToken()
+    token.drain()
+    with token.follower() as own:
+        assert own.draining
+    token.cancel("before")
+    with token.follower() as own:
+        assert own.reason == "before"
+
+
+def test_a_token_forgets_its_followers():
+    token = CancelToken()
+    with token.follower() as own:
+        pass
+    token.drain()
+    token.cancel()
+    assert (own.reason, own.draining) == (None, False)

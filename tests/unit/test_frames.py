@@ -9,7 +9,7 @@ import pytest
 
 from rollmesh.errors import WireError
 from rollmesh.limits import SIZE_LIMITS
-from rollmesh.ports import EpisodeInfo, StepReply
+from rollmesh.ports import AdapterContext, EpisodeInfo, PredictReply, PredictRequest, StepReply
 from rollmesh.spaces.space import Box, Discrete, Text
 from rollmesh.spaces.space import Dict as DictSpace
 from rollmesh.wire.frames import (
@@ -123,7 +123,86 @@ def test_the_quick_way_gives_the_same_bytes():
         back = from_bytes(theirs, slow)
         assert same(back.body, body)
         plan = theirs.plans[slow[: HEADER_BYTES - 16]]
-        assert same(plan.read(slow[HEADER_BYTES:], number, spent or 0), back)
+        assert same(plan.read(slow[HEADER_BYTES:], number, spent or 0, b""), back)
+
+
+def predict(number=1, *, value=1.0, ids=("a",), request="env:step:1", horizon=None):
+    leaves = SMALL.codec.encode(np.full(4, value, dtype=np.float32))
+    body = PredictRequest(
+        context=AdapterContext("session", "env", request),
+        observation=leaves if len(ids) == 1 else SMALL.codec.gather([(leaves, 0)] * len(ids)),
+        episode_info=tuple([EpisodeInfo(one, 2**70) for one in ids]),
+        timeout_ms=7,
+        execution_horizon=horizon,
+    )
+    return Message(Kind.PREDICT, number, body)
+
+
+def predicted(number=1, *, frames=1, spent=None, request="env:step:1"):
+    leaves = BUTTON.codec.encode(3)
+    context = AdapterContext("session", "env", request)
+    body = PredictReply(context=context, frames=(leaves,) * frames, endpoint_total_ns=spent)
+    return Message(Kind.PREDICT, number, body)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        predict(),
+        predict(2, value=2.0, ids=("b",), request="env:reset:22", horizon=4),
+        predict(3, ids=("a", "b")),
+        predicted(),
+        predicted(2, spent=0),
+        predicted(3, spent=2**40, request="x" * 300),
+    ],
+    ids=lambda message: f"{type(message.body).__name__}-{message.request_id}",
+)
+def test_the_quick_way_of_a_predict_gives_the_same_bytes(message):
+    ours, theirs = (framing(observation=SMALL, action=BUTTON, num_envs=None) for _ in range(2))
+    slow = to_bytes(ours.encode(message))
+    assert ours.quick(message) == slow
+    assert same(from_bytes(theirs, slow).body, message.body)
+    plan = theirs.plans[slow[: HEADER_BYTES - 16]]
+    assert plan.stop == len(slow)
+    again = plan.read(slow[HEADER_BYTES : plan.end], 9, message_time(message), slow[plan.end :])
+    assert again.request_id == 9
+    assert same(again.body, message.body)
+
+
+def message_time(message):
+    body = message.body
+    return body.timeout_ms if isinstance(body, PredictRequest) else body.endpoint_total_ns or 0
+
+
+def test_the_quick_way_leaves_other_predicts_alone():
+    ours = framing(observation=SMALL, action=BUTTON, num_envs=None)
+    assert ours.quick(predicted(frames=2)) is None
+    assert ours.quick(predicted(frames=0)) is None
+    assert ours.quick(predict(ids=())) is None
+    assert ours.quick(predict(request="x" * 10_000)) is None
+    wrong = predict()
+    wrong.body.observation[0] = np.zeros((1, 3), np.float32)
+    assert ours.quick(wrong) is None
+    assert framing(action=BUTTON).quick(predict()) is None, "ragged"
+
+
+def test_a_predict_that_starts_like_one_before_is_checked_like_it():
+    ours, theirs = (framing(observation=SMALL, action=BUTTON, num_envs=None) for _ in range(2))
+    good = to_bytes(ours.encode(predict()))
+    from_bytes(theirs, good)
+    plan = theirs.plans[good[: HEADER_BYTES - 16]]
+    payload, section = good[HEADER_BYTES : plan.end], good[plan.end :]
+    with pytest.raises(WireError):
+        plan.read(payload, 1, 0, b"\x00" * len(section))
+    two = to_bytes(ours.encode(predict(ids=("a", "b"))))
+    with pytest.raises(WireError, match="2 episodes for 1 rows"):
+        plan.read(payload, 1, 0, two[HEADER_BYTES + read_header(two).payload_bytes :])
+    ours.encode(predicted())
+    reply = to_bytes(ours.encode(predicted()))
+    from_bytes(theirs, reply)
+    plan = theirs.plans[reply[: HEADER_BYTES - 16]]
+    with pytest.raises(WireError, match="2 frames announced, 1 sent"):
+        plan.read(reply[HEADER_BYTES : plan.end], 1, 0, encode_section(("s", "e", "r", 2)))
 
 
 def test_ragged_leaves_do_not_go_the_quick_way():
@@ -267,6 +346,16 @@ def test_leaves_are_refused_before_the_spaces_are_known():
     data = to_bytes(framing().encode(step_reply()))
     with pytest.raises(WireError, match="before the spaces are known"):
         Framing().check(read_header(data))
+
+
+def test_a_predict_request_is_read_over_before_the_spaces_are_known():
+    (request,) = [m for m in every_message() if isinstance(m.body, PredictRequest)]
+    frame = framing().encode(request)
+    header = read_header(to_bytes(frame))
+    unbound = Framing()
+    unbound.check(header)
+    message = unbound.decode(header, b"".join(frame.parts), 0, frame.section)
+    assert message == Message(Kind.PREDICT, request.request_id, None, message.nbytes)
 
 
 # ------------------------------------------------------------------------- what is not read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollmesh.errors import EnvFailed, InvalidSpec, PortTimeout, SessionLost
+from rollmesh.errors import EnvFailed, InvalidSpec, LaneLost, PortTimeout, SessionLost
 from rollmesh.ports import PREPARE, REBUILD, SUBSET_STEP, PrepareRequest, ResetRequest
 from rollmesh.runtime.spec import EpisodeStart
 from tests.driving import drive
@@ -147,3 +147,34 @@ def test_wrong_starts_are_refused_by_name():
         spec_for(ToyEnv(), starts=[{"seed": 3}])
     with pytest.raises(InvalidSpec, match="max_attempts"):
         spec_for(ToyEnv(), max_attempts=0)
+
+
+class LosingEnv(PreparedEnv):
+    """Gives up the named lanes for good."""
+
+    def __init__(self, width: int, *, lost: set[int]):
+        super().__init__(width)
+        self.lost = lost
+
+    def prepare(self, request: PrepareRequest) -> None:
+        if request.env_indices[0] in self.lost:
+            raise LaneLost("worker 0 failed to start 3 times: no such file")
+        super().prepare(request)
+
+
+def test_the_others_play_the_episodes_of_a_lane_that_is_given_up():
+    run = drive(LosingEnv(3, lost={0, 2}), starts=starts("a", "a", "a", "a"))
+    assert [(e.index, e.attempts, e.causes) for e in run.ok.episodes] == [
+        (0, 1, ()),
+        (2, 1, ()),
+        (4, 1, ()),
+        (6, 1, ()),
+    ]
+    warnings = [e.message for e in run.notes.of("log") if e.level == "warning"]
+    assert [w.startswith("goes on without lane") for w in warnings] == [True, True]
+
+
+def test_the_run_fails_when_the_last_lane_is_given_up():
+    run = drive(LosingEnv(2, lost={0, 1}), starts=starts("a", "a"))
+    assert isinstance(run.failure, EnvFailed)
+    assert "failed to start 3 times" in str(run.failure)

@@ -9,7 +9,8 @@ import types
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.servers.isolation import MAIN_NAME, IsolatedEnv, Target, find_target
+from rollmesh.endpoint.servers.child_process import MAIN_NAME
+from rollmesh.endpoint.servers.isolation import IsolatedEnv, Target, find_target
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.ports import ResetRequest, StepRequest

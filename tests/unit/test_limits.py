@@ -93,6 +93,20 @@ def test_r4_json_names_and_defaults_in_milliseconds():
     assert Limits.from_json({}) == Limits()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_r4_python_names_are_in_seconds(name):
+    limits = Limits.from_json({name: 2.5})
+    assert limits == Limits(**{name: 2.5})
+    assert Limits.from_json({name: None}) == Limits(**{name: None})
+
+
+def test_r4_a_limit_by_both_its_names_is_refused():
+    with pytest.raises(InvalidSpec, match=r"envStepTimeoutMs.*is given twice"):
+        Limits.from_json({"env_step_s": 1, "envStepTimeoutMs": 1000})
+    with pytest.raises(InvalidSpec, match="env_step_s: wants more than 0 seconds"):
+        Limits.from_json({"env_step_s": 0})
+
+
 @pytest.mark.parametrize("json_name", JSON_DEFAULTS)
 def test_r4_each_json_name_sets_its_own_limit(json_name):
     limits = Limits.from_json({json_name: 250})
@@ -109,11 +123,11 @@ def test_r4_a_long_limit_in_milliseconds_stays_one():
     assert Limits.from_json({"envStepTimeoutMs": 1e10}).env_step_s == 1e7
 
 
-@pytest.mark.parametrize("name", ["envStepTimeout", "env_step_s", "ENVSTEPTIMEOUTMS", ""])
+@pytest.mark.parametrize("name", ["envStepTimeout", "env_step", "ENVSTEPTIMEOUTMS", ""])
 def test_r4_an_unknown_json_name_is_refused_and_the_known_ones_are_listed(name):
     with pytest.raises(InvalidSpec, match="unknown limit") as caught:
         Limits.from_json({name: 1})
-    assert all(known in str(caught.value) for known in JSON_DEFAULTS)
+    assert all(known in str(caught.value) for known in (*JSON_DEFAULTS, *NAMES))
 
 
 @pytest.mark.parametrize("bad", [0, -1, "5", math.nan, True])

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rollmesh.errors import ConnectionLost, InvalidSpec, ListenFailed
-from rollmesh.transport import unix_paths
+from rollmesh.errors import ConnectFailed, ConnectionLost, InvalidSpec, ListenFailed
+from rollmesh.transport import dialing, unix_paths
 from rollmesh.transport.address import LONGEST_UNIX_PATH
 from rollmesh.transport.dialing import dial, listen
 from rollmesh.wire.messages import Kind, Message
@@ -35,6 +35,16 @@ def folder():
 def speaks(address):
     with listen(address) as listener:
         return is_served(listener)
+
+
+SYSTEM_LISTS = Path("/proc/net/unix").exists()
+
+
+def drop_askers(listener, count):
+    """Drop those who had to connect to know whether somebody listens; nobody has, on Linux."""
+    for _ in range(0 if SYSTEM_LISTS else count):
+        listener.accept(LIMIT_S).close()
+    assert listener.accept(0.0) is None
 
 
 def is_served(listener):
@@ -82,7 +92,7 @@ def test_c59_a_busy_path_is_a_clear_error_and_harms_nobody(folder):
             listen(address)
         assert time.monotonic() - begun < 1
         assert address in str(caught.value)
-        first.accept(LIMIT_S).close()  # what asked whether somebody listens
+        drop_askers(first, 1)
         assert is_served(first)
 
 
@@ -135,8 +145,7 @@ def test_servers_that_start_at_once_do_not_take_each_others_path(folder):
         thread.join(LIMIT_S)
     assert (len(made), len(refused)) == (1, 7)
     with made[0]:
-        for _ in range(7):
-            made[0].accept(LIMIT_S).close()
+        drop_askers(made[0], 7)
         assert is_served(made[0])
 
 
@@ -211,8 +220,25 @@ def test_leftovers_in_our_own_folder_are_swept_and_the_living_are_not(folder, mo
         with listen(NATIVE):
             assert not dead.exists()
             assert Path(alive.address.path).exists()
-            alive.accept(LIMIT_S).close()
+            drop_askers(alive, 1)
             assert is_served(alive)
+
+
+def test_who_listens_is_known_without_connecting_where_the_system_says_so(folder, monkeypatch):
+    if not SYSTEM_LISTS:
+        pytest.skip("this system does not list who listens")
+    path = f"{folder}/x y.sock"
+    with listen(f"{NATIVE}{path}") as listener, dial(listener.address), listener.accept(LIMIT_S):
+        assert path in unix_paths._listed()
+        with pytest.raises(ListenFailed, match="another server listens there"):
+            listen(listener.address)
+        assert listener.accept(0.0) is None
+    assert path not in unix_paths._listed()
+    monkeypatch.setattr(unix_paths, "_listed", frozenset)
+    with listen(f"{NATIVE}{folder}/x.sock") as listener:
+        with pytest.raises(ListenFailed, match="another server listens there"):
+            listen(listener.address)
+        listener.accept(LIMIT_S).close()  # elsewhere one has to connect to know
 
 
 def test_a_folder_of_ours_that_others_may_enter_is_not_used(folder, monkeypatch):
@@ -278,3 +304,20 @@ def test_descriptors_do_not_leak():
     for address in (NATIVE, "rollmesh+tcp://127.0.0.1:0") * 20:
         speaks(address)
     assert count() == before
+
+
+@pytest.mark.parametrize("address", [NATIVE, "rollmesh+tcp://127.0.0.1:0"])
+@pytest.mark.parametrize("error", [OSError("gone"), KeyboardInterrupt()])
+def test_a_socket_that_becomes_no_connection_is_closed(address, error, monkeypatch):
+    made = []
+
+    def fails(sock, name, options):
+        made.append(sock)
+        raise error
+
+    monkeypatch.setattr(dialing, "NativeConnection", fails)
+    with listen(address) as listener:
+        expected = ConnectFailed if isinstance(error, OSError) else KeyboardInterrupt
+        with pytest.raises(expected):
+            dial(listener.address)
+    assert [sock.fileno() for sock in made] == [-1]

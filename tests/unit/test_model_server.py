@@ -6,7 +6,9 @@ import contextlib
 import itertools
 import threading
 import time
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -141,9 +143,10 @@ class ModelClient(Client):
         )
 
 
-@pytest.mark.parametrize(
-    "address", ["rollmesh+unix://", "rollmesh+tcp://127.0.0.1:0", "mem://model-server-test"]
-)
+ADDRESSES = ["rollmesh+unix://", "rollmesh+tcp://127.0.0.1:0", "mem://model-server-test"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
 def test_a_route_over_each_transport(address):
     with serving(Policy(), address) as server:
         client = ModelClient(server)
@@ -216,6 +219,20 @@ def test_a_predict_of_an_env_that_was_not_resolved_is_refused():
         assert client.predict() == [[2.0]]
 
 
+@pytest.mark.parametrize("width", [1, 40_000], ids=["small", "large"])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_predict_before_anything_was_resolved_is_refused_and_the_client_goes_on(address, width):
+    contract = EnvContract(id="wide", observation_space=Box((width,)), action_space=Box((width,)))
+    with serving(Policy(), address) as server:
+        client = ModelClient(server)
+        client.bind(contract)
+        observation = [np.zeros((1, width), np.float32)]
+        request = msgspec.structs.replace(client.request(), observation=observation)
+        assert client.call(Kind.PREDICT, request).code == "not_configured"
+        assert isinstance(client.resolve(), ResolveReply)
+        assert client.predict() == [[2.0]]
+
+
 def test_a_resolve_without_a_contract_is_refused():
     with serving(Policy()) as server:
         client = ModelClient(server)
@@ -265,6 +282,66 @@ def test_a_load_that_fails_is_told_to_who_resolves():
         assert "checkpoint is gone" in client.resolve().message
 
 
+# ------------------------------------------------------- the model's thread reads for one client
+
+
+def test_a_lone_client_is_heard_while_the_model_works():
+    policy = Policy()
+    with serving(policy) as server:
+        client = ModelClient(server)
+        client.resolve()
+        assert client.predict(1.0) == [[2.0]]
+        policy.gate.clear()
+        predict = client.send(Kind.PREDICT, client.request(2.0))
+        ping = client.send(Kind.PING, None)
+        assert client.connection.receive(LIMIT_S).request_id == ping
+        policy.gate.set()
+        reply = client.connection.receive(LIMIT_S)
+        assert (reply.request_id, reply.body.frames[0][0].tolist()) == (predict, [[4.0]])
+        assert client.predict(3.0) == [[6.0]]
+
+
+def test_a_second_client_is_served_beside_a_lone_one():
+    policy = Policy()
+    with serving(policy) as server:
+        clients = [ModelClient(server)]
+        clients[0].resolve()
+        assert clients[0].predict(1.0, episode="0") == [[2.0]]
+        for number in (1, 2):
+            clients.append(ModelClient(server))
+            clients[number].resolve()
+            for value in range(3):
+                for name, client in enumerate(clients):
+                    assert client.predict(value, episode=str(name)) == [[2.0 * value]]
+        for client in clients[1:]:
+            client.leave()
+        wait_for(lambda: server.sessions == 1)
+        assert clients[0].predict(1.0, episode="0") == [[2.0]]
+        assert len(policy.threads) == 2, "the one that made it here, and the model's own"
+
+
+def test_a_lone_client_that_was_cut_off_goes_on():
+    policy = Policy()
+    with serving(policy) as server:
+        client = ModelClient(server)
+        client.resolve()
+        assert client.predict(1.0) == [[2.0]]
+        policy.gate.clear()
+        request = client.request(2.0)
+        number = client.send(Kind.PREDICT, request)
+        for _ in range(2):
+            assert policy.entered.acquire(timeout=LIMIT_S)
+        client.vanish()
+        back = ModelClient(server, session_id=client.welcome.session_id, ids=client.ids)
+        assert back.welcome.is_resumed
+        back.bind(CONTRACT)
+        back.send(Kind.PREDICT, request, number)
+        policy.gate.set()
+        reply = back.connection.receive(LIMIT_S)
+        assert (reply.request_id, reply.body.frames[0][0].tolist()) == (number, [[4.0]])
+        assert back.predict(3.0) == [[6.0]]
+
+
 # ----------------------------------------------------------------------------------- apart
 
 
@@ -282,6 +359,30 @@ def test_nobody_can_use_or_end_the_episodes_of_another():
         assert policy.ended == ["t"]
         assert mine.predict(episode="m") == [[2.0]]
         assert policy.started == ["m", "t"]
+
+
+@pytest.mark.parametrize("is_thread_safe", [False, True])
+@pytest.mark.parametrize("kind", [Policy, Batched])
+def test_episodes_of_a_client_that_is_away_go_to_whoever_asks_for_them(kind, is_thread_safe):
+    policy = kind()
+    with serving(policy, thread_safe=is_thread_safe) as server:
+        old = ModelClient(server)
+        old.resolve()
+        old.predict(episode="e1")
+        old.predict(episode="e2")
+        old.vanish()
+        wait_for(server._home.owners["e1"].is_away)
+        new = ModelClient(server)
+        new.resolve()
+        assert new.predict(5.0, episode="e1") == [[10.0]]
+        assert policy.ended == ["e1"], "it was ended where it was, and nothing else"
+        assert policy.started == ["e1", "e2", "e1"]
+        back = ModelClient(server, session_id=old.welcome.session_id, ids=old.ids)
+        assert back.welcome.is_resumed
+        back.bind(CONTRACT)
+        assert "another route" in back.predict(episode="e1").message
+        assert back.predict(episode="e2") == [[2.0]]
+        assert "another route" in new.predict(episode="e2").message
 
 
 @pytest.mark.parametrize("kind", [Policy, Batched])
@@ -426,6 +527,21 @@ def test_too_many_requests_under_way_are_refused():
         assert client.predict(1.0, "e9").code == "busy"
         policy.gate.set()
         for _ in range(8):
+            assert isinstance(client.connection.receive(LIMIT_S).body, PredictReply)
+
+
+def test_one_request_per_lane_may_be_under_way():
+    policy = Policy()
+    policy.gate.clear()
+    with serving(policy) as server:
+        client = ModelClient(server)
+        for env_id, lanes in (("small", 2), ("wide", 10)):
+            client.resolve(env_id, replace(CONTRACT, num_envs=lanes))
+        for number in range(12):
+            client.send(Kind.PREDICT, client.request(1.0, f"e{number}", "wide"))
+        assert client.predict(1.0, "e12", "wide").code == "busy"
+        policy.gate.set()
+        for _ in range(12):
             assert isinstance(client.connection.receive(LIMIT_S).body, PredictReply)
 
 

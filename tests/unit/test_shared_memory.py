@@ -300,7 +300,7 @@ def test_one_end_without_shared_memory_is_enough_to_use_the_socket(sides):
 
 
 def test_a_platform_without_it_uses_the_socket(monkeypatch):
-    monkeypatch.setattr("rollmesh.transport.native.is_available", lambda: False)
+    monkeypatch.setattr("rollmesh.transport.greeting.is_available", lambda: False)
     ours, theirs = camera_pair()
     with ours, theirs:
         ours.send(camera(5), LIMIT_S)

@@ -23,6 +23,8 @@ from rollmesh.errors import InvalidSpec
     [
         "grpc://host:50051",
         "unix:///run/a.sock",
+        "unix:/run/a.sock",
+        "unix:run/a.sock",
         "tcp+tls://[::1]:1",
         "localhost:50051",
         "127.0.0.1:80",
@@ -52,6 +54,7 @@ def test_ids_with_or_without_a_module(text, module):
 
 def test_module_attribute_is_a_callable():
     assert parse_target(" pkg.envs:make.env ") == ImportTarget(module="pkg.envs", name="make.env")
+    assert parse_target("unix:make") == ImportTarget(module="unix", name="make")
     assert parse_target("pkg:make_v0") == ImportTarget(module="pkg", name="make_v0")
     assert ImportTarget(module="a", name="b.c").text == "a:b.c"
 

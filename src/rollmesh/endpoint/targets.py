@@ -1,6 +1,6 @@
 """Reads targets: the texts by which users name envs and models (layer 6).
 
-In this order: `scheme://…` and `host:digits` are addresses, `module:Name-vN` is a Gymnasium id,
+In this order: `scheme://…`, `unix:path/…` and `host:digits` are addresses, `module:Name-vN` is a Gymnasium id,
 `module:attribute` is a callable, and anything else is a Gymnasium id. Knows nothing of what is
 behind a target.
 """
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from rollmesh.errors import InvalidSpec
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|unix:[^:]*/")
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]*):\d+")
 _MODULE_ID = re.compile(r"(?P<module>[A-Za-z_]\w*(\.\w+)*):(?P<id>[\w:./-]+-v\d+)")
 _ATTRIBUTE = re.compile(r"(?P<module>[A-Za-z_]\w*(\.\w+)*):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")

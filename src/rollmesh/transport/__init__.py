@@ -3,7 +3,7 @@
 address.py        how addresses are written
 dialing.py        `dial` and `listen`: the door of the native and memory transports
 connection.py     `Connection`: send, receive, call, shutdown; what to rely on
-native.py         our frames over a unix or TCP socket
+native.py         our frames over a unix or TCP socket; greeting.py: what comes first on a unix one
 listening.py      `Listener`: accept and close
 unix_paths.py     socket files: where they lie, who may use them, leftovers
 stream.py         the bytes of one socket, with deadlines; where TLS goes

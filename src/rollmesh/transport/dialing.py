@@ -41,7 +41,14 @@ def dial(
         connection: Connection = connect_memory(where, options)
     elif where.protocol == "native":
         sock = _connect(where, timeout_s, wrap)
-        connection = NativeConnection(sock, str(where), options)
+        try:
+            connection = NativeConnection(sock, str(where), options)
+        except OSError as error:  # the server is gone already
+            sock.close()
+            raise ConnectFailed(str(where), str(error)) from error
+        except BaseException:
+            sock.close()
+            raise
     else:
         raise InvalidSpec("address", f"{where} speaks {where.protocol}, not a native transport")
     connection.admit()
@@ -86,6 +93,9 @@ def _connect(address: Address, timeout_s: float, wrap: Wrap | None) -> socket.so
     except OSError as error:
         sock.close()
         raise ConnectFailed(str(address), f"the handshake failed: {error}") from error
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _connect_tcp(address: Address, timeout_s: float) -> socket.socket:

@@ -44,6 +44,7 @@ _PATIENCE_S = 1.0
 """How long a released client may wait for the session before it to end; it cannot be told that it
 waits."""
 _SEND_S = 10.0
+_LOOK_S = 0.02
 
 
 class GrpcServerConnection(Connection):
@@ -67,6 +68,7 @@ class GrpcServerConnection(Connection):
         self._hello_id = self.next_id()
         self._is_gone = False
         self._is_told = False
+        self._all_said = threading.Event()
         self._patience: threading.Timer | None = None
         said = self._read_hello()
         self.is_foreign = said is None
@@ -91,6 +93,8 @@ class GrpcServerConnection(Connection):
             size = self._put(data, timeout_s)
             if speech.is_over:
                 self._call.finish(grpc.StatusCode.OK, "")
+            if not speech.is_waited_for:
+                self._all_said.set()
             return size
 
     def receive(self, timeout_s: float | None = None) -> Message:
@@ -113,7 +117,10 @@ class GrpcServerConnection(Connection):
 
     def shutdown(self, reason: str = "shut down here") -> None:
         self._lost(reason)
-        self._call.finish(grpc.StatusCode.UNAVAILABLE, reason)
+        self._all_said.set()
+        # one that ended its stream has its answers: that is a good end
+        code = grpc.StatusCode.OK if self._is_told else grpc.StatusCode.UNAVAILABLE
+        self._call.finish(code, reason)
 
     def close(self) -> None:
         is_first = self._end_reason is None
@@ -249,12 +256,22 @@ class GrpcServerConnection(Connection):
         raise self._lost("the client is gone")
 
     def _gone(self) -> Message:
-        self._is_gone = True
         speech = self._speech
         if self._end_reason is None and self.is_foreign and speech and not self._is_told:
-            self._is_told = True
+            self._answer_rest(speech)
+            self._is_gone = self._is_told = True
             return speech.farewell()
+        self._is_gone = True
         raise self._lost("the client is gone, or ended its stream") from None
+
+    def _answer_rest(self, speech: ServerSpeech) -> None:
+        """Wait until a client that asks for nothing more, but listens, has its answers."""
+        while self._call.look() and self._end_reason is None:
+            with self._lock:
+                if not speech.is_waited_for:
+                    return
+                self._all_said.clear()
+            self._all_said.wait(_LOOK_S)
 
 
 def hello_of(service: Service, said: Offer, token: str) -> Hello:

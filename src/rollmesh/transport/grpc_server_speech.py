@@ -109,6 +109,11 @@ class ServerSpeech:
         """
         raise NotImplementedError
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether an answer is still owed."""
+        return bool(self._asked)
+
     def farewell(self) -> Message:
         """Return what a released client means by ending its stream."""
         return Message(Kind.CLOSE, self._next_id(), Close(reason="its stream ended"))

@@ -5,17 +5,15 @@ shared memory file, where both the platform and the options have one. Nothing wa
 first `receive` reads the other end's.
 
 Receiving. Small messages are read into one inbox and copied out. Once a large payload has come
-through the socket, the next one is expected to be as large: header, payload and inbox are then
-offered to a single system call. A payload in shared memory leaves only its header and section on
-the socket. Large payloads land in buffers that are used again once nobody holds them: every leaf
+through the socket, the next one is expected to be about as large: header, payload and inbox are
+then offered to a single system call. A payload in shared memory leaves only its header and section
+on the socket. Large payloads land in buffers that are used again once nobody holds them: every leaf
 keeps its buffer alive, so that a received observation is the receiver's for as long as it keeps it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import socket
 import threading
 import time
@@ -27,8 +25,9 @@ import numpy as np
 from rollmesh.errors import ConnectionLost, WireError
 from rollmesh.spaces.recycling import Recycler
 from rollmesh.transport.connection import DEFAULT_OPTIONS, Connection, ConnectionOptions
+from rollmesh.transport.greeting import greet, read_greeting
 from rollmesh.transport.security import peer_of
-from rollmesh.transport.shared_memory import Lease, Ring, Window, create_file, is_available
+from rollmesh.transport.shared_memory import Lease, Ring, Window
 from rollmesh.transport.spin import Spinner
 from rollmesh.transport.stream import Stream, open_stream
 from rollmesh.wire.frames import (
@@ -43,16 +42,13 @@ from rollmesh.wire.frames import (
 )
 from rollmesh.wire.messages import Message
 
-_logger = logging.getLogger(__name__)
-
 INBOX_BYTES = 64 * 2**10
 _MOST_IDLE_BYTES = 2**20
 _DIRECT_BYTES = 16 * 2**10
 """Payloads from this size on are read straight into their buffer."""
+_SLACK_BYTES = 4096
+"""How much larger than the last one a payload may be, as texts differ, without more work."""
 _MOST_DRAINED = 64
-_GREETING = b"\xa7RM1"
-_GREETING_BYTES = 8
-_WITH_FILE = 1
 _read_tail = TAIL.unpack_from
 _BYTE = np.dtype(np.uint8)
 _clock_ns = time.perf_counter_ns
@@ -79,7 +75,7 @@ class NativeConnection(Connection):
         self._ring: Ring | None = None
         self._window: Window | None = None
         if self._is_unix:
-            self._greet(sock)
+            self._ring = greet(sock, with_memory=options.shared_memory)
         self._is_greeted = not self._is_unix
         self._stream: Stream = open_stream(sock)
         # reentrant: a signal handler may close what its own thread waits for
@@ -109,6 +105,11 @@ class NativeConnection(Connection):
         else:
             large = "without shared memory"
         return f"native frames over a unix socket, {large}"
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more than the last message has been read from the socket."""
+        return self._start != self._end
 
     # ---------------------------------------------------------------------------- send
 
@@ -199,15 +200,17 @@ class NativeConnection(Connection):
             count = self._first(stream.read, stream.take, self._view, expiry)
             plan = self._plans.get(bytes(self._view[:PREFIX_BYTES]))
             if plan is not None and count >= plan.stop:
-                # a step like one before, as nearly all messages are
-                if count > plan.stop:
-                    self._start, self._end = plan.stop, count
+                # like one before, as nearly all messages are
+                end, stop = plan.end, plan.stop
+                if count > stop:
+                    self._start, self._end = stop, count
                 request_id, spent = _read_tail(self._inbox, PREFIX_BYTES)
+                section = b"" if end == stop else self._view[end:stop]
                 if not plan.is_shared:
-                    payload = self._copy(self._view[HEADER_BYTES : plan.stop])
-                    return plan.read(payload, request_id, spent)
+                    payload = self._copy(self._view[HEADER_BYTES:end])
+                    return plan.read(payload, request_id, spent, section)
                 payload, lease = self._take_shared(plan.slot, plan.page, plan.nbytes)
-                message = plan.read(payload, request_id, spent)
+                message = plan.read(payload, request_id, spent, section)
                 message.lease = lease
                 return message
             self._end = count
@@ -264,34 +267,39 @@ class NativeConnection(Connection):
         return (buffer if self.options.writable else memoryview(buffer).toreadonly()), None
 
     def _receive_direct(self, expiry: float | None) -> Message:
-        """Receive a message whose payload is expected to be as large as the last one."""
-        expected = self._expected
-        buffer: Any = self._buffer(expected)
-        whole = memoryview(buffer)[:expected]
+        """Receive a message whose payload is expected to be about as large as the last one."""
+        buffer: Any = self._buffer(self._expected + _SLACK_BYTES)
+        whole, room = memoryview(buffer), len(buffer)
         head, stream = self._head, self._stream
         buffers = [head, whole, self._view]
         count = self._first(stream.read_many, stream.take_many, buffers, expiry)
         self._is_amid = True
-        if count >= HEADER_BYTES:
+        came = count - HEADER_BYTES
+        if came >= 0:
             header = read_header(head, 0, self.most_bytes)
-            if header.payload_bytes == expected and not header.flags & SHARED:
+            inline = header.payload_bytes
+            if _DIRECT_BYTES <= inline <= room and not header.flags & SHARED:
                 self.framing.check(header)
-                have = min(count - HEADER_BYTES, expected)
-                self._start, self._end = 0, count - HEADER_BYTES - have
-                return self._finish_direct(header, buffer, have, expiry)
+                self._start, self._end = 0, max(0, came - room)
+                if came > inline:  # what follows it belongs where small messages are read
+                    self._fill(bytes(whole[inline : min(came, room)]) + self._view[: self._end])
+                self._expected = inline
+                return self._finish_direct(header, buffer, min(came, inline), expiry)
         # another message: put everything where small ones are read
-        body = max(0, min(count - HEADER_BYTES, expected))
-        rest = max(0, count - HEADER_BYTES - expected)
-        data = head[:count] + whole[:body] + self._view[:rest]
+        body, rest = max(0, min(came, room)), max(0, came - room)
+        self._fill(head[:count] + whole[:body] + self._view[:rest])
+        self._expected = 0
+        while self._end < HEADER_BYTES:
+            self._more(expiry)
+        return self._receive_rest(read_header(self._inbox, 0, self.most_bytes), expiry)
+
+    def _fill(self, data: bytes | bytearray) -> None:
+        """Let the inbox hold this and nothing else."""
         if len(data) > len(self._inbox):
             self._inbox = bytearray(len(data) + INBOX_BYTES)
             self._view = memoryview(self._inbox)
         self._view[: len(data)] = data
         self._start, self._end = 0, len(data)
-        self._expected = 0
-        while self._end < HEADER_BYTES:
-            self._more(expiry)
-        return self._receive_rest(read_header(self._inbox, 0, self.most_bytes), expiry)
 
     def _finish_direct(
         self, header: Header, buffer: Any, have: int, expiry: float | None
@@ -300,7 +308,7 @@ class NativeConnection(Connection):
         inline = header.payload_bytes
         view = memoryview(buffer)[:inline]
         while have < inline:
-            have += self._wait_and_read(view[have:], expiry)
+            have += self._wait_and_read(view[have:], expiry, inline - have)
         size = header.section_bytes
         while self._end - self._start < size:
             self._more(expiry, size)
@@ -376,26 +384,27 @@ class NativeConnection(Connection):
         size = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
         return self._recycler.array((size,), _BYTE, size)
 
-    def _wait_and_read(self, target: memoryview, expiry: float | None) -> int:
-        """Read more of a message."""
-        stream = self._stream
+    def _wait_and_read(self, target: memoryview, expiry: float | None, least: int = 1) -> int:
+        """Read more of a message, which the peer is sending now; at least so much is to come."""
+        read, spinner = self._stream.read, self.spinner
+        stop = 0
         while True:
             try:
-                count = stream.read(target)
+                count = read(target)
+                break
             except BlockingIOError:
-                self._wait(expiry)
-                continue
-            if not count:
-                raise self._broken("the peer closed the connection in the middle of a message")
-            return count
+                now = _clock_ns()
+                stop = stop or now + spinner.budget_ns
+                if now < spinner.resume_ns or now > stop:
+                    self._wait(expiry, least)
+        if not count:
+            raise self._broken("the peer closed the connection in the middle of a message")
+        return count
 
-    def _wait(self, expiry: float | None) -> None:
-        if expiry is None:
-            self._stream.wait(None)
-        else:
-            left_s = expiry - _clock()
-            if not self._stream.wait(left_s if left_s > 0 else 0.0):
-                raise _Late
+    def _wait(self, expiry: float | None, least: int = 1) -> None:
+        left_s = None if expiry is None else max(0.0, expiry - _clock())
+        if not self._stream.wait(left_s, least):
+            raise _Late
 
     # ------------------------------------------------------------------------- lifecycle
 
@@ -430,62 +439,15 @@ class NativeConnection(Connection):
         self._stream.shutdown()
         return error
 
-    # -------------------------------------------------------------------------- greeting
-
-    def _greet(self, sock: socket.socket) -> None:
-        """Send the greeting; it is the first thing on the socket, and always fits."""
-        descriptor = -1
-        if self.options.shared_memory and is_available():
-            try:
-                descriptor = create_file()
-            except OSError as error:
-                _logger.warning("shared_memory_off error=%s", error)
-        with_file = descriptor >= 0
-        greeting = _GREETING + bytes((with_file, 0, 0, 0))
-        try:
-            if with_file:
-                socket.send_fds(sock, [greeting], [descriptor])
-                self._ring = Ring(descriptor)
-            else:
-                sock.send(greeting)
-        except OSError:
-            if with_file and self._ring is None:
-                os.close(descriptor)
-            # the first send or receive says what is wrong
-
     def _read_greeting(self, expiry: float | None) -> None:
-        """Read the other end's greeting and the descriptor that came with it."""
-        greeting = b""
-        descriptors: list[int] = []
+        with_memory = self.options.shared_memory
         try:
-            while len(greeting) < _GREETING_BYTES:
-                self._wait(expiry)
-                flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0) | socket.MSG_DONTWAIT
-                try:
-                    data, more, _, _ = socket.recv_fds(
-                        self._sock, _GREETING_BYTES - len(greeting), 4, flags
-                    )
-                except BlockingIOError:
-                    continue
-                descriptors += more
-                if not data:
-                    raise self._broken("the peer closed the connection before it said anything")
-                greeting += data
-            if not greeting.startswith(_GREETING):
-                raise WireError(
-                    f"no rollmesh greeting: {greeting!r}; is the peer a rollmesh end, and this its "
-                    "native address?"
-                )
-            self._is_greeted = True
-            if greeting[4] & _WITH_FILE and len(descriptors) == 1 and is_available():
-                wanted = descriptors.pop()
-                if self.options.shared_memory:
-                    self._window = Window(wanted)
-                else:
-                    os.close(wanted)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            self._window = read_greeting(
+                self._sock, lambda: self._wait(expiry), with_memory=with_memory
+            )
+        except EOFError:
+            raise self._broken("the peer closed the connection before it said anything") from None
+        self._is_greeted = True
         if self._window is None and self._ring is not None:
             # a peer that offers no shared memory takes none either
             self._ring.close()

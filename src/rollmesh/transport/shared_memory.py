@@ -12,7 +12,9 @@ Lifetime of a view (`Lease`): its memory stays as it is until `release()`, and i
 the peer at any time after it. A lease that is never released keeps its slot for as long as the
 connection lives: the peer uses the socket when no slot is left, so that this costs speed and
 nothing else. After the connection is closed, views still alive can be read. A `Lent` payload needs
-no `release()`: it gives its slot back when nobody holds it any more.
+no `release()`: it gives its slot back when nobody holds it any more. Arrays of one's own that may
+be written to can be had of it without a copy (`private_pages.py`), each of them once, and as long
+as half of the slots are free: whoever keeps many gets copies, so that the peer never lacks a slot.
 
 Trust. The file is sealed against shrinking, which the other end checks before it maps it: a peer
 cannot make a reader fault. Offsets and sizes are compared with the size of the file.
@@ -20,6 +22,7 @@ cannot make a reader fault. Offsets and sizes are compared with the size of the 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -29,9 +32,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from numpy import ndarray
 
 from rollmesh.errors import WireError
 from rollmesh.limits import SIZE_LIMITS
+from rollmesh.spaces.recycling import Twinned
+from rollmesh.transport.private_pages import Pagemap, PrivatePages, address_of, open_pagemap
 from rollmesh.wire.frames import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -45,6 +51,12 @@ THRESHOLD_BYTES = 64 * 2**10
 """Payloads from this size on go through shared memory; below it the socket is as fast."""
 
 MOST_SLOTS = 8
+_POPULATE_WRITE = 23
+_TAKEN = b"\1"
+_MOST_TWINS = 32
+"""Arrays that are given of one payload; more are copied."""
+_WRITTEN_PAUSE = 100
+"""Payloads that are copied after one that was written to: writing costs more there than a copy."""
 _GRAIN = max(PAGE_BYTES, mmap.ALLOCATIONGRANULARITY)
 _MOST_FILE_BYTES = 2 * SIZE_LIMITS.message_bytes
 
@@ -81,13 +93,15 @@ class Slot:
         page: Where it starts in the file, in pages.
         room: Bytes that it has room for.
         backed: Bytes that memory has been set aside for.
-        view: The memory.
+        memory: The memory.
+        view: The same, to write to.
     """
 
     index: int
     page: int
     room: int
     backed: int
+    memory: mmap.mmap
     view: memoryview
 
 
@@ -146,6 +160,8 @@ class Ring:
             # set aside now what would be a bus error later, when memory is short
             os.posix_fallocate(self.descriptor, slot.page * PAGE_BYTES, nbytes)
             slot.backed = nbytes
+            with contextlib.suppress(OSError):  # saves faults; older systems do not know it
+                slot.memory.madvise(_POPULATE_WRITE, 0, nbytes)
         self._states[slot.index] = 1
         return slot
 
@@ -159,7 +175,7 @@ class Ring:
             return None
         os.ftruncate(self.descriptor, self._end + room)
         mapped = mmap.mmap(self.descriptor, room, offset=self._end)
-        slot = Slot(index, self._end // PAGE_BYTES, room, 0, memoryview(mapped))
+        slot = Slot(index, self._end // PAGE_BYTES, room, 0, mapped, memoryview(mapped))
         self._end += room
         if index == len(self._slots):
             self._slots.append(slot)
@@ -195,7 +211,8 @@ class Window:
         if wrong:
             os.close(descriptor)
             raise WireError(f"what the peer offers is no shared memory of ours: {wrong}")
-        self._known: dict[int, tuple[int, Bytes, mmap.mmap]] = {}
+        self._known: dict[int, Mapped] = {}
+        self._twins: Twins | None = None
 
     def lend(self, slot: int, page: int, nbytes: int) -> Lent:
         """Return the payload in a slot, without a copy; the slot is freed when nobody holds it.
@@ -203,9 +220,18 @@ class Window:
         Raises:
             WireError: As `view`.
         """
-        lent = Lent((nbytes,), np.uint8, self._mapped(slot, page, nbytes)[2])
+        mapped, twins = self._mapped(slot, page, nbytes), self._twins
+        if twins is None:
+            twins = self._twins = Twins(self._states)
+        if mapped.pages is None and twins.pagemap is not None:
+            with contextlib.suppress(OSError, ValueError):  # no room for another mapping
+                start = page * PAGE_BYTES
+                mapped.pages = PrivatePages(self._descriptor, start, mapped.data.size)
+        lent = Lent((nbytes,), np.uint8, mapped.memory)
         lent.states = self._states
         lent.slot = slot
+        lent.mapped = mapped
+        lent.twins = twins
         return lent
 
     def view(self, slot: int, page: int, nbytes: int) -> Bytes:
@@ -214,7 +240,7 @@ class Window:
         Raises:
             WireError: There is no such slot, or it ends beyond the file.
         """
-        return self._mapped(slot, page, nbytes)[1][:nbytes]
+        return self._mapped(slot, page, nbytes).data[:nbytes]
 
     def lease(self, slot: int) -> Lease:
         """Return the lease of a slot."""
@@ -231,10 +257,10 @@ class Window:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _mapped(self, slot: int, page: int, nbytes: int) -> tuple[int, Bytes, mmap.mmap]:
-        """Return the page of a slot, its bytes (at least so many), and their mapping."""
+    def _mapped(self, slot: int, page: int, nbytes: int) -> Mapped:
+        """Return a slot's memory, at least so many bytes of it."""
         known = self._known.get(slot)
-        if known is not None and known[0] == page and known[1].size >= nbytes:
+        if known is not None and known.page == page and known.data.size >= nbytes:
             return known
         start = page * PAGE_BYTES
         if slot >= MOST_SLOTS or page == 0 or start % _GRAIN or not nbytes:
@@ -247,11 +273,66 @@ class Window:
             mapped = mmap.mmap(self._descriptor, nbytes, offset=start, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise WireError(f"slot {slot} cannot be mapped: {error}") from None
-        known = self._known[slot] = page, np.frombuffer(mapped, np.uint8), mapped
+        data = np.frombuffer(mapped, np.uint8)
+        known = self._known[slot] = Mapped(page, data, mapped, address_of(data))
         return known
 
 
-class Lent(np.ndarray[Any, np.dtype[np.uint8]]):
+@dataclass(slots=True)
+class Mapped:
+    """The memory of a slot, as the other end maps it.
+
+    Attributes:
+        page: Where it starts in the file, in pages.
+        data: Its bytes.
+        memory: The mapping under them.
+        address: Where that is.
+        pages: The same, to be written to; None where that is not to be had.
+    """
+
+    page: int
+    data: Bytes
+    memory: mmap.mmap
+    address: int
+    pages: PrivatePages | None = None
+
+
+class Twins:
+    """Gives arrays over private pages, where that pays. For one window.
+
+    Args:
+        states: The states of its slots.
+
+    Attributes:
+        pagemap: Tells what was written to, or None where nothing can be given.
+    """
+
+    def __init__(self, states: mmap.mmap) -> None:
+        self.pagemap: Pagemap | None = open_pagemap()
+        self._states = states
+        self._pause = 0
+
+    def memory(self, mapped: Mapped) -> mmap.mmap | None:
+        """Return a slot's memory to be written to, for a payload that nobody was given of yet.
+
+        None where a copy is the better way, or the only one.
+        """
+        if self._pause > 0:
+            self._pause -= 1
+            return None
+        pages, pagemap = mapped.pages, self.pagemap
+        if pages is None or pagemap is None:
+            return None
+        if self._states[:MOST_SLOTS].count(_TAKEN) > MOST_SLOTS // 2:
+            return None
+        if pages.is_given and pages.clean(pagemap):
+            self._pause = _WRITTEN_PAUSE
+            return None
+        pages.is_given = True
+        return pages.mapping
+
+
+class Lent(Twinned):
     """The bytes in a slot, which is freed when the last array, view or memoryview over them goes.
 
     Arrays made over it hold it as their base; slices of it are its kind, too, and free nothing.
@@ -259,11 +340,42 @@ class Lent(np.ndarray[Any, np.dtype[np.uint8]]):
 
     states: mmap.mmap | None = None
     slot = 0
+    mapped: Mapped | None = None
+    twins: Twins | None = None
+    _writable: mmap.mmap | None = None
+    _given: list[tuple[int, int]] | None = None
+
+    def twin(self, leaf: Any, offset: int, shape: tuple[int, ...], nbytes: int) -> Any:
+        mapped, twins, given = self.mapped, self.twins, self._given
+        if mapped is None or twins is None:
+            return None
+        if given is None:
+            given = self._given = []
+            self._writable = twins.memory(mapped)
+        memory = self._writable
+        if memory is None or len(given) >= _MOST_TWINS:
+            return None
+        start = address_of(leaf) - mapped.address + offset
+        stop = start + nbytes
+        for begun, ended in given:
+            if start < ended and begun < stop:
+                return None
+        given.append((start, stop))
+        holder = _Holder((nbytes,), np.uint8, memory, start)
+        holder.lent = self
+        return ndarray(shape, leaf.dtype, holder)
 
     def __del__(self) -> None:
         states = self.states
         if states is not None:
             states[self.slot] = 0
+
+
+class _Holder(ndarray[Any, np.dtype[np.uint8]]):
+    """Bytes that may be written to; holds the payload that they show."""
+
+    __slots__ = ("lent",)
+    lent: Lent
 
 
 class Lease:

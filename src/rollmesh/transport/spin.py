@@ -2,8 +2,11 @@
 
 A wake-up from another core costs tens of microseconds; a peer that answers sooner than that is
 better waited for awake. That is only so where a core is free for it, and nobody can know that, so a
-`Spinner` measures: it counts how many of its spins saw the answer come, and stops for a second when
-fewer than half of the last 32 did, or when answers have lately taken longer than it would spin.
+`Spinner` measures. It stops for a while when fewer than half of its last spins saw the answer come,
+or when its thread was kept from running for a good part of the time: then somebody else wants the
+core, and no other spinner of this process begins meanwhile. The pause is short at first, as the
+first waits of a connection (a handshake, a reset) say little, and doubles each time that spinning
+does not pay after it.
 
 It knows no sockets: whoever waits spins for `budget_ns` if `resume_ns` has passed, and then tells
 `note()` how it went.
@@ -12,18 +15,27 @@ It knows no sockets: whoever waits spins for `budget_ns` if `resume_ns` has pass
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import Literal, TypeAlias
 
 Spin: TypeAlias = Literal["auto", "always", "never"]
 
-BUDGET_NS = 80_000
-"""How long one spin may take."""
+BUDGET_NS = 200_000
+"""How long one spin may take: a peer that is asleep itself answers within this, too, where its own
+work is small. Were it shorter, two ends that both sleep would never learn that neither has to."""
 NEVER_NS = 2**63
 _WINDOW = 32
+"""Spins that are looked at together."""
 _FIRST_WINDOW = 8
-"""Spins that are looked at first, and after a pause: so many are lost where it does not pay."""
-_PAUSE_NS = 1_000_000_000
+"""The same after a pause: so many are lost where it does not pay."""
+_SHORTEST_PAUSE_NS = 4_000_000
+_LONGEST_PAUSE_NS = 1_000_000_000
+_HORIZON_NS = 10_000_000
+_STOLEN_NS = 2_000_000
+"""The core is wanted by others when they had it for so long in the first of these times, or less:
+they hold it for milliseconds once they have it."""
+_COARSE_S = 0.001
 
 
 def usable_cores() -> int:
@@ -57,8 +69,14 @@ class Spinner:
         self._is_measured = mode == "auto"
         self._spins = 0
         self._hits = 0
-        self._wait_ns = 0
         self._window = _FIRST_WINDOW
+        self._pause_ns = _SHORTEST_PAUSE_NS
+        if self._is_measured:
+            self.resume_ns, self._pause_ns = _crowd.beginning(time.perf_counter_ns())
+        self._begun_ns = 0
+        self._ran_ns = 0
+        self._slept_ns = 0
+        self._thread = 0
         if mode == "never" or (mode == "auto" and processes > usable_cores()):
             self.resume_ns = NEVER_NS
 
@@ -69,15 +87,68 @@ class Spinner:
             waited_ns: How long it took from the start.
             hit: Whether the answer came while spinning.
         """
-        # a moving average that a single long wait (a reset, a pause) does not spoil for long
-        self._wait_ns += (min(waited_ns, 4 * self.budget_ns) - self._wait_ns) >> 3
         self._spins += 1
-        self._hits += hit
-        if self._spins < self._window:
-            return
-        is_poor = 2 * self._hits < self._spins or self._wait_ns > self.budget_ns
+        if hit:
+            self._hits += 1
+        else:
+            self._slept_ns += waited_ns - self.budget_ns
+        if self._spins >= self._window:
+            self._judge()
+
+    def _judge(self) -> None:
+        is_poor = 2 * self._hits < self._spins
         self._window = _WINDOW
-        if is_poor and self._is_measured:
-            self.resume_ns = time.perf_counter_ns() + _PAUSE_NS
-            self._window = _FIRST_WINDOW
         self._spins = self._hits = 0
+        if not self._is_measured:
+            return
+        now_ns = time.perf_counter_ns()
+        if not is_poor:
+            is_poor = self._is_crowded(now_ns)
+            if is_poor:
+                _crowd.note(now_ns, self._pause_ns)
+        if is_poor:
+            self.resume_ns = now_ns + self._pause_ns
+            self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
+            self._window = _FIRST_WINDOW
+            self._begun_ns = 0
+
+    def _is_crowded(self, now_ns: int) -> bool:
+        """Return whether others had the core meanwhile; where they did not, look afresh."""
+        ran_ns, thread = time.thread_time_ns(), threading.get_ident()
+        if self._begun_ns and thread == self._thread:
+            took_ns = now_ns - self._begun_ns
+            if took_ns - (ran_ns - self._ran_ns) - self._slept_ns > _STOLEN_NS:
+                return _can_tell()
+            if took_ns < _HORIZON_NS:
+                return False
+            self._pause_ns = _SHORTEST_PAUSE_NS
+        self._begun_ns, self._ran_ns, self._slept_ns = now_ns, ran_ns, 0
+        self._thread = thread
+        return False
+
+
+class _Crowd:
+    """What the spinners of a process know of each other: until when the cores are wanted."""
+
+    def __init__(self) -> None:
+        self._until_ns = 0
+        self._pause_ns = 0
+
+    def note(self, now_ns: int, pause_ns: int) -> None:
+        """Take note that a spinner pauses because of others."""
+        self._until_ns = now_ns + pause_ns
+        self._pause_ns = pause_ns
+
+    def beginning(self, now_ns: int) -> tuple[int, int]:
+        """Return when a new spinner may begin, and how long it pauses if it does not pay then."""
+        if now_ns >= self._until_ns + self._pause_ns:
+            return 0, _SHORTEST_PAUSE_NS
+        return self._until_ns, min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
+
+
+_crowd = _Crowd()
+
+
+def _can_tell() -> bool:
+    """Return whether the platform counts the time of a thread finely enough."""
+    return time.get_clock_info("thread_time").resolution <= _COARSE_S

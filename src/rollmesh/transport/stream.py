@@ -14,6 +14,7 @@ import contextlib
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +25,10 @@ Wrap: TypeAlias = Callable[[socket.socket], socket.socket]
 handshake; the socket's timeout is set to what is left for connecting."""
 
 BUFFER_BYTES = 4 * 2**20
+_LOW_WATER = 64 * 2**10
+_HIGH_WATER = 2**20
+"""Bytes that a wait for the rest of a message waits for: what comes in is read while more of it is
+on its way, so that the sender's window stays open."""
 _MOST_PARTS = 512
 """Buffers given to one system call; Linux takes 1024."""
 _JOIN_BELOW = 8192
@@ -59,8 +64,12 @@ class Stream(Protocol):
         """Do so into several buffers."""
         ...
 
-    def wait(self, timeout_s: float | None) -> bool:
-        """Wait until there is something to read, or the end; False where the time is over."""
+    def wait(self, timeout_s: float | None, least: int = 1) -> bool:
+        """Wait until there is something to read, or the end; False where the time is over.
+
+        Where the platform can tell, it is worth waking up for so many bytes only. There may be
+        fewer all the same.
+        """
         ...
 
     def write(self, parts: list[Any], total: int, timeout_s: float | None) -> int:
@@ -88,6 +97,8 @@ class SocketStream:
         self._recvmsg_into = sock.recvmsg_into
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
+        is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
+        self._can_tell = is_tcp and sys.platform == "linux"
 
     def read(self, buffer: Any) -> int:
         return self._recv_into(buffer, 0, _DONT_WAIT)
@@ -101,8 +112,16 @@ class SocketStream:
     def take_many(self, buffers: Sequence[Any]) -> int:
         return self._recvmsg_into(buffers)[0]
 
-    def wait(self, timeout_s: float | None) -> bool:
-        return bool(self._readable.poll(None if timeout_s is None else timeout_s * 1000.0))
+    def wait(self, timeout_s: float | None, least: int = 1) -> bool:
+        limit_ms = None if timeout_s is None else timeout_s * 1000.0
+        if least < _LOW_WATER or not self._can_tell:
+            return bool(self._readable.poll(limit_ms))
+        set_option = self._sock.setsockopt
+        set_option(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(least, _HIGH_WATER))
+        try:
+            return bool(self._readable.poll(limit_ms))
+        finally:
+            set_option(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def write(self, parts: list[Any], total: int, timeout_s: float | None) -> int:
         sock = self._sock
@@ -168,7 +187,8 @@ class WrappedStream:
     def take_many(self, buffers: Sequence[Any]) -> int:
         return self.take(buffers[0])
 
-    def wait(self, timeout_s: float | None) -> bool:
+    def wait(self, timeout_s: float | None, least: int = 1) -> bool:
+        del least  # what was read ahead counts, too
         with self._lock:
             if self._pending():
                 return True

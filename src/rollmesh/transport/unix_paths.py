@@ -7,7 +7,8 @@ can connect to it.
 
 A socket file that nobody listens at is a leftover of a server that was killed, and is replaced;
 those in our own folder are swept away when the next server starts. What is no socket is never
-removed.
+removed. Where the system lists who listens, the living are left in peace; elsewhere one has to
+connect to know.
 Servers that start at once are kept apart by a lock on the folder.
 """
 
@@ -28,6 +29,9 @@ from rollmesh.transport.address import LONGEST_UNIX_PATH, check_unix_path
 _OWN_NAME_BYTES = 40
 """Room for the names of our own socket files."""
 _PROBE_S = 1.0
+_PATH_FIELD = 7
+_LISTENING = "00010000"
+"""Fields of `/proc/net/unix`."""
 
 
 def own_path(label: str = "server") -> str:
@@ -123,6 +127,23 @@ def _remove_leftover(path: str, address: str) -> None:
 
 def _is_alive(path: str) -> bool:
     """Tell whether somebody listens at a socket file."""
+    return path in _listed() or _answers(path)
+
+
+def _listed() -> frozenset[str]:
+    """Return the paths that this system says are listened at; those of containers are not there."""
+    try:
+        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    rows = [line.split(maxsplit=_PATH_FIELD) for line in lines]
+    return frozenset(
+        [row[_PATH_FIELD] for row in rows if len(row) > _PATH_FIELD and row[3] == _LISTENING]
+    )
+
+
+def _answers(path: str) -> bool:
+    """Tell so by connecting."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         try:
@@ -137,9 +158,12 @@ def _is_alive(path: str) -> bool:
 def _sweep(folder: Path) -> None:
     """Remove socket files of our own that nobody listens at."""
     with contextlib.suppress(OSError), _locked(folder):
+        listed = _listed()
         for path in folder.glob("*.sock"):
+            name = str(path)
             with contextlib.suppress(OSError):
-                if stat.S_ISSOCK(path.lstat().st_mode) and not _is_alive(str(path)):
+                is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+                if is_socket and name not in listed and not _answers(name):
                     path.unlink()
 
 

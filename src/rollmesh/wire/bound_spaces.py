@@ -45,6 +45,11 @@ class Spaces:
         self.num_envs = num_envs
 
     @property
+    def is_bound(self) -> bool:
+        """Whether they are known."""
+        return self._observation is not None
+
+    @property
     def observation(self) -> Side:
         """The observation space; `WireError` before it is known."""
         if self._observation is None:

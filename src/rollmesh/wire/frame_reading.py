@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from rollmesh.errors import WireError
 from rollmesh.limits import SIZE_LIMITS
@@ -47,24 +47,31 @@ _NO_IDS: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 _STEP, _RESET, _PREDICT = Kind.STEP, Kind.RESET, Kind.PREDICT
 
 
+_Read: TypeAlias = Callable[[Any, int, int, Any], Message]
+
+
 class Plan(NamedTuple):
-    """How to read a step without a section whose header starts like that of one before.
+    """How to read a frame whose header starts like that of one before.
+
+    There is one for steps without a section, and for predicts.
 
     Attributes:
+        end: Where the payload ends on the socket, or the header where the payload is not there.
         stop: Bytes of the frame on the socket.
         nbytes: Bytes of the payload.
         is_shared: Whether the payload lies in shared memory, and where there.
         slot: Of the header.
         page: Of the header.
-        read: Takes payload, request id and time of the header.
+        read: Takes payload, request id and time of the header, and the section.
     """
 
+    end: int
     stop: int
     nbytes: int
     is_shared: bool
     slot: int
     page: int
-    read: Callable[[Any, int, int], Message]
+    read: _Read
 
 
 class FrameReader:
@@ -85,15 +92,24 @@ class FrameReader:
     def check(self, header: Header) -> None:
         """Check what a header announces against the spaces, before the payload is allocated.
 
+        A predict of a client that has made no env known can be read over, and answered.
+
         Raises:
             WireError: No message of this session can have such a payload.
         """
-        self._groups(header)
+        if not self._is_unknown_predict(header):
+            self._groups(header)
+
+    def _is_unknown_predict(self, header: Header) -> bool:
+        is_request = header.kind is _PREDICT and not header.flags & REPLY
+        return is_request and not self._spaces.is_bound
 
     def decode(
         self, header: Header, payload: Buffer, offset: int, section: bytes | memoryview
     ) -> Message:
         """Return the message. Its leaves are views of the payload.
+
+        A predict request before the spaces are known has no body.
 
         Args:
             header: The header.
@@ -108,9 +124,11 @@ class FrameReader:
         reply = header.flags & REPLY
         read = (_READ_REPLY if reply else _READ_REQUEST).get(kind)
         nbytes = header.payload_bytes + header.section_bytes
+        if self._is_unknown_predict(header):
+            return Message(kind, header.request_id, None, nbytes)
         if read is not None:
             body = read(self, header, payload, offset, section)
-            if kind is _STEP and not header.section_bytes:
+            if kind is _PREDICT or (kind is _STEP and not header.section_bytes):
                 self._remember(header)
         else:
             self._groups(header)
@@ -122,26 +140,35 @@ class FrameReader:
 
     def _remember(self, header: Header) -> None:
         """Remember how to read the next frames that start like this one."""
-        reply = header.flags & REPLY
+        reply = bool(header.flags & REPLY)
         rows = header.rows
-        layout = (self._spaces.observation if reply else self._spaces.action).layout(rows)
-        if header.leaves != layout.count:
+        is_step = header.kind is _STEP
+        side = self._spaces.observation if reply is is_step else self._spaces.action
+        layout = side.layout(rows)
+        if header.leaves != layout.count or not header.payload_bytes:
             return
         shared = bool(header.flags & SHARED)
-        read = self._reply_plan(header, layout) if reply else self._request_plan(header, layout)
+        if is_step:
+            read = self._reply_plan(header, layout) if reply else self._request_plan(header, layout)
+        elif reply:
+            read = self._predict_reply_plan(header, layout)
+        else:
+            read = self._predict_request_plan(header, layout)
         if len(self.plans) >= _MOST_PLANS:
             self.plans.clear()
-        stop = HEADER_BYTES + (0 if shared else header.payload_bytes)
-        plan = Plan(stop, header.payload_bytes, shared, header.slot, header.page, read)
+        end = HEADER_BYTES + (0 if shared else header.payload_bytes)
+        stop = end + header.section_bytes
+        plan = Plan(end, stop, header.payload_bytes, shared, header.slot, header.page, read)
         self.plans[header_prefix(header)] = plan
 
-    def _request_plan(self, header: Header, layout: Layout) -> Callable[[Any, int, int], Message]:
+    def _request_plan(self, header: Header, layout: Layout) -> _Read:
         one = header.flags & ONE_LANE
         lanes: tuple[int, ...] = (header.lane,) if one else ()
         key = header.lane if one else -1
         known_ids, nbytes, leaves = self._received_ids.get, header.payload_bytes, layout.whole
 
-        def read(payload: Any, request_id: int, time: int) -> Message:
+        def read(payload: Any, request_id: int, time: int, section: Any) -> Message:
+            del section
             ids, next_ids = known_ids(key, _NO_IDS)
             body = StepRequest(
                 action=leaves(payload, 0, nbytes),
@@ -155,14 +182,15 @@ class FrameReader:
         return read
 
     @staticmethod
-    def _reply_plan(header: Header, layout: Layout) -> Callable[[Any, int, int], Message]:
+    def _reply_plan(header: Header, layout: Layout) -> _Read:
         rows, nbytes = header.rows, header.payload_bytes
         infos = sections.no_infos(rows)
         rewards = struct.Struct(f"<{rows}d").unpack_from
         offset, leaves = 8 * rows, layout.whole
         timed = header.flags & TIMED
 
-        def read(payload: Any, request_id: int, time: int) -> Message:
+        def read(payload: Any, request_id: int, time: int, section: Any) -> Message:
+            del section
             body = StepReply(
                 observation=leaves(payload, offset, nbytes),
                 rewards=rewards(payload),
@@ -171,6 +199,29 @@ class FrameReader:
                 response_bytes=nbytes,
             )
             return Message(_STEP, request_id, body, nbytes)
+
+        return read
+
+    @staticmethod
+    def _predict_request_plan(header: Header, layout: Layout) -> _Read:
+        nbytes, leaves = header.payload_bytes, layout.whole
+        rows, total = header.rows, header.payload_bytes + header.section_bytes
+
+        def read(payload: Any, request_id: int, time: int, section: Any) -> Message:
+            body = _predict_request(leaves(payload, 0, nbytes), section, rows, time)
+            return Message(_PREDICT, request_id, body, total)
+
+        return read
+
+    @staticmethod
+    def _predict_reply_plan(header: Header, layout: Layout) -> _Read:
+        nbytes, leaves = header.payload_bytes, layout.whole
+        timed, total = header.flags & TIMED, header.payload_bytes + header.section_bytes
+
+        def read(payload: Any, request_id: int, time: int, section: Any) -> Message:
+            frames = (leaves(payload, 0, nbytes),)
+            body = _predict_reply(frames, section, time if timed else None, total)
+            return Message(_PREDICT, request_id, body, total)
 
         return read
 
@@ -336,35 +387,52 @@ class FrameReader:
     ) -> PredictRequest:
         """Read the request of a predict."""
         groups, _ = self._leaves(header, payload, offset)
-        session_id, env_id, request_id, episodes, horizon = sections.read_predict_request(section)
-        if len(episodes) != header.rows:
-            raise WireError(f"{len(episodes)} episodes for {header.rows} rows")
-        return PredictRequest(
-            context=AdapterContext(session_id, env_id, request_id),
-            observation=groups[0],
-            episode_info=sections.read_episodes(episodes),
-            timeout_ms=header.time,
-            execution_horizon=horizon,
-        )
+        return _predict_request(groups[0], section, header.rows, header.time)
 
     def predict_reply(
         self, header: Header, payload: Buffer, offset: int, section: bytes | memoryview
     ) -> PredictReply:
         """Read the reply of a predict."""
-        session_id, env_id, request_id, count = sections.read_predict_reply(section)
-        groups: list[Leaves] = []
+        groups: list[Leaves] | None = None
         if header.leaves or header.payload_bytes:
             groups, _ = self._leaves(header, payload, offset)
-        elif not self._spaces.action.layout(1).count and 0 <= count <= MOST_LEAVES:
-            groups = [[] for _ in range(count)]  # actions of a space without leaves
-        if len(groups) != count:
-            raise WireError(f"{count} frames announced, {len(groups)} sent")
-        return PredictReply(
-            context=AdapterContext(session_id, env_id, request_id),
-            frames=tuple(groups),
-            endpoint_total_ns=header.time if header.flags & TIMED else None,
-            response_bytes=header.payload_bytes + header.section_bytes,
-        )
+        elif self._spaces.action.layout(1).count:
+            groups = []
+        time = header.time if header.flags & TIMED else None
+        total = header.payload_bytes + header.section_bytes
+        return _predict_reply(groups, section, time, total)
+
+
+def _predict_request(
+    observation: Leaves, section: bytes | memoryview, rows: int, time: int
+) -> PredictRequest:
+    session_id, env_id, request_id, episodes, horizon = sections.read_predict_request(section)
+    if len(episodes) != rows:
+        raise WireError(f"{len(episodes)} episodes for {rows} rows")
+    return PredictRequest(
+        context=AdapterContext(session_id, env_id, request_id),
+        observation=observation,
+        episode_info=sections.read_episodes(episodes),
+        timeout_ms=time,
+        execution_horizon=horizon,
+    )
+
+
+def _predict_reply(
+    frames: Sequence[Leaves] | None, section: bytes | memoryview, spent_ns: int | None, nbytes: int
+) -> PredictReply:
+    """Return the reply; no frames are those of a space without leaves, as many as announced."""
+    session_id, env_id, request_id, count = sections.read_predict_reply(section)
+    if frames is None and 0 <= count <= MOST_LEAVES:
+        frames = [[] for _ in range(count)]
+    if frames is None or len(frames) != count:
+        raise WireError(f"{count} frames announced, {len(frames or ())} sent")
+    return PredictReply(
+        context=AdapterContext(session_id, env_id, request_id),
+        frames=tuple(frames),
+        endpoint_total_ns=spent_ns,
+        response_bytes=nbytes,
+    )
 
 
 def _check_ids(ids: Sequence[str], rows: int) -> None:

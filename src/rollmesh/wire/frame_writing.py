@@ -20,6 +20,8 @@ from rollmesh.spaces.codec import Leaves
 from rollmesh.wire import sections
 from rollmesh.wire.bound_spaces import Spaces
 from rollmesh.wire.frames import (
+    HEADER,
+    MAGIC,
     MOST_LEAVES,
     MOST_SECTION_BYTES,
     ONE_LANE,
@@ -27,6 +29,7 @@ from rollmesh.wire.frames import (
     REPLY,
     TAIL,
     TIMED,
+    VERSION,
     Frame,
     Layout,
     padding,
@@ -37,10 +40,11 @@ from rollmesh.wire.metadata import Report, encode_map
 _NO_IDS: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 _REWARD = struct.Struct("<d")
 _QUICK_BYTES = 8192
-"""Steps with payloads up to this size are sent as one piece."""
+"""Steps and predicts with payloads up to this size are sent as one piece."""
 _MOST_PLANS = 256
 _tail = TAIL.pack
 _STEP, _RESET, _PREDICT = Kind.STEP, Kind.RESET, Kind.PREDICT
+_PREDICT_KIND = int(_PREDICT)
 
 
 class FrameWriter:
@@ -58,6 +62,12 @@ class FrameWriter:
         # what one step after another has in common: the start of the header, and how to go on
         self._requests: dict[tuple[int, ...], tuple[bytes, Any, Any, Layout]] = {}
         self._replies: dict[int, tuple[bytes, bytes, Callable[..., bytes], Layout]] = {}
+        self._quick: dict[type[Any], Callable[[int, Any], bytes | None]] = {
+            StepRequest: self._quick_step,
+            StepReply: self._quick_step_reply,
+            PredictRequest: self._quick_predict,
+            PredictReply: self._quick_predict_reply,
+        }
 
     def forget(self) -> None:
         """Forget what earlier messages had in common, as the spaces are others now."""
@@ -65,36 +75,84 @@ class FrameWriter:
         self._replies.clear()
 
     def quick(self, message: Message) -> bytes | None:
-        """Return the whole frame of a small step like one before; None asks for `encode`."""
+        """Return the whole frame of a small predict, or of a small step like one before.
+
+        None asks for `encode`, which says what is wrong where something is.
+        """
         body = message.body
-        kind = type(body)
+        write = self._quick.get(type(body))
+        if write is None:
+            return None
         try:
-            if kind is StepRequest:
-                request = self._requests.get(body.env_indices)
-                if (
-                    request is None
-                    or request[1] != body.episode_ids
-                    or request[2] != body.next_episode_ids
-                ):
-                    return None
-                head = request[0] + _tail(message.request_id, body.timeout_ms)
-                return request[3].join(head, body.action)
-            if kind is StepReply:
-                rewards = body.rewards
-                reply = self._replies.get(len(rewards))
-                if reply is None or body.completions or any(body.infos):
-                    return None
-                if len(body.infos) != len(rewards):
-                    return None
-                spent_ns = body.endpoint_total_ns
-                if spent_ns is None:
-                    head = reply[0] + _tail(message.request_id, 0) + reply[2](*rewards)
-                else:
-                    head = reply[1] + _tail(message.request_id, spent_ns) + reply[2](*rewards)
-                return reply[3].join(head, body.observation)
+            return write(message.request_id, body)
         except struct.error:
-            pass
-        return None
+            return None
+
+    def _quick_step(self, request_id: int, request: StepRequest) -> bytes | None:
+        known = self._requests.get(request.env_indices)
+        if known is None or known[1] != request.episode_ids or known[2] != request.next_episode_ids:
+            return None
+        return known[3].join(known[0] + _tail(request_id, request.timeout_ms), request.action)
+
+    def _quick_step_reply(self, request_id: int, reply: StepReply) -> bytes | None:
+        rewards = reply.rewards
+        known = self._replies.get(len(rewards))
+        if (
+            known is None
+            or reply.completions
+            or any(reply.infos)
+            or len(reply.infos) != len(rewards)
+        ):
+            return None
+        spent_ns = reply.endpoint_total_ns
+        if spent_ns is None:
+            head = known[0] + _tail(request_id, 0) + known[2](*rewards)
+        else:
+            head = known[1] + _tail(request_id, spent_ns) + known[2](*rewards)
+        return known[3].join(head, reply.observation)
+
+    def _quick_predict(self, request_id: int, request: PredictRequest) -> bytes | None:
+        rows = len(request.episode_info)
+        layout = self._spaces.observation.layout(rows)
+        nbytes = layout.least_bytes
+        if layout.ragged or not 0 < nbytes <= _QUICK_BYTES:
+            return None
+        section = _predict_section(request)
+        size = len(section)
+        head = HEADER.pack(
+            MAGIC, VERSION, _PREDICT_KIND, 0, rows, 0, layout.count, 0, nbytes, size, 0, request_id,
+            request.timeout_ms,
+        )  # fmt: skip
+        return layout.join(head, request.observation, section) if size <= _QUICK_BYTES else None
+
+    def _quick_predict_reply(self, request_id: int, reply: PredictReply) -> bytes | None:
+        frames = reply.frames
+        if len(frames) != 1:
+            return None
+        rows = _rows_of(frames)
+        layout = self._spaces.action.layout(rows)
+        nbytes = layout.least_bytes
+        if layout.ragged or not 0 < nbytes <= _QUICK_BYTES:
+            return None
+        section = _reply_section(reply)
+        size, spent_ns = len(section), reply.endpoint_total_ns
+        flags, time = (REPLY, 0) if spent_ns is None else (REPLY | TIMED, spent_ns)
+        head = HEADER.pack(
+            MAGIC,
+            VERSION,
+            _PREDICT_KIND,
+            flags,
+            rows,
+            0,
+            layout.count,
+            0,
+            nbytes,
+            size,
+            0,
+            request_id,
+            time,
+        )
+        return layout.join(head, frames[0], section) if size <= _QUICK_BYTES else None
 
     def _remember(self, frame: Frame, body: Any) -> None:
         """Remember what the next steps will have in common with this one."""
@@ -145,7 +203,7 @@ class FrameWriter:
             self._sent_ids.clear()
             raise WireError(
                 f"a {kind.name} message of {frame.payload_bytes + len(frame.section)} bytes; at "
-                f"most {SIZE_LIMITS.message_bytes} are allowed"
+                f"most {SIZE_LIMITS.message_bytes} are allowed (SIZE_LIMITS.message_bytes)"
             )
         if frame.leaves > MOST_LEAVES or len(frame.section) > MOST_SECTION_BYTES:
             self._sent_ids.clear()
@@ -245,16 +303,7 @@ class FrameWriter:
 
     def predict_request(self, message: Message, request: PredictRequest) -> Frame:
         """Write the request of a predict."""
-        context, rows = request.context, len(request.episode_info)
-        section = sections.encode_section(
-            (
-                context.session_id,
-                context.env_id,
-                context.request_id,
-                sections.write_episodes(request.episode_info),
-                request.execution_horizon,
-            )
-        )
+        rows, section = len(request.episode_info), _predict_section(request)
         frame = Frame(
             int(_PREDICT), 0, message.request_id, rows, time=request.timeout_ms, section=section
         )
@@ -263,16 +312,31 @@ class FrameWriter:
 
     def predict_reply(self, message: Message, reply: PredictReply) -> Frame:
         """Write the reply of a predict."""
-        context = reply.context
-        side = self._spaces.action
-        rows = _rows_of(reply.frames)
-        layout = side.layout(rows)
-        section = sections.encode_section(
-            (context.session_id, context.env_id, context.request_id, len(reply.frames))
-        )
+        rows, section = _rows_of(reply.frames), _reply_section(reply)
+        layout = self._spaces.action.layout(rows)
         frame = Frame(int(_PREDICT), REPLY, message.request_id, rows, section=section)
         groups = [(layout, leaves) for leaves in reply.frames]
         return self._payload(_timed(frame, reply), b"", groups)
+
+
+def _predict_section(request: PredictRequest) -> bytes:
+    context = request.context
+    return sections.encode_section(
+        (
+            context.session_id,
+            context.env_id,
+            context.request_id,
+            sections.write_episodes(request.episode_info),
+            request.execution_horizon,
+        )
+    )
+
+
+def _reply_section(reply: PredictReply) -> bytes:
+    context = reply.context
+    return sections.encode_section(
+        (context.session_id, context.env_id, context.request_id, len(reply.frames))
+    )
 
 
 def _timed(frame: Frame, reply: Any) -> Frame:

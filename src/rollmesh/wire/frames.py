@@ -265,15 +265,19 @@ class Layout:
             total += _pad(leaf, nbytes, step, parts)
         return total
 
-    def join(self, head: bytes, leaves: Leaves) -> bytes | None:
-        """Return a head and a batch without ragged leaves in one piece; None where it is none."""
+    def join(self, head: bytes, leaves: Leaves, end: bytes = b"") -> bytes | None:
+        """Return a batch without ragged leaves between two parts, in one piece.
+
+        None where it is no such batch.
+        """
         try:
             if self._single is not None and len(leaves) == 1:
                 nbytes, pad = self._single
                 leaf: Any = leaves[0]
-                return b"".join((head, leaf, pad)) if leaf.nbytes == nbytes else None
+                return b"".join((head, leaf, pad, end)) if leaf.nbytes == nbytes else None
             parts: list[Any] = [head]
             self.write(leaves, parts, [])
+            parts.append(end)
             return b"".join(parts)
         except (AttributeError, BufferError, WireError):
             return None

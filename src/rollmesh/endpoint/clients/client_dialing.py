@@ -1,20 +1,23 @@
 """Opening the connection of a client: dial, say hello, wait for a place (layer 6).
 
 A server that is still starting, restarting or full is waited for, as long as the caller's patience
-lasts; what waiting does not cure (a refused token, a wrong service, no rollmesh server at all) is
-told at once. Every failure says where it was, what the other side did, and what to look at.
+lasts, and the log says so at once; what waiting does not cure (a refused token, a wrong service, a
+host that nobody knows, no rollmesh server at all) is an error at once. Every failure says where it
+was, what the other side did, and what to look at.
 
 Knows no requests and no resuming: `client_session.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
 import socket
 import ssl
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -47,8 +50,10 @@ _ATTEMPT_S = 3.0
 _HELLO_S = 10.0
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
-_PATIENCE_S = 2.0
-"""After so long, a line in the log says what is being waited for."""
+_UNKNOWN_HOST = frozenset(
+    [getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA") if hasattr(socket, name)]
+)
+"""What the system says of a host name that does not exist; time may cure everything else."""
 
 
 class ConnectRefused(EndpointFault):
@@ -78,6 +83,10 @@ class Opened:
 
     connection: Connection
     welcome: Welcome
+
+
+_waited_for: set[str] = set()
+"""Addresses of servers that are being waited for; the log has been told."""
 
 
 class Door:
@@ -123,24 +132,20 @@ class Door:
         """
         begun = time.monotonic()
         expiry = None if timeout_s is None else begun + timeout_s
-        pause_s, is_told = _FIRST_PAUSE_S, False
-        while True:
-            try:
-                return self._attempt(session_id, expiry)
-            except _NotNow as failure:
-                now = time.monotonic()
-                if expiry is not None and now + pause_s >= expiry:
-                    raise self._given_up(failure, now - begun) from failure.__cause__
-                if not is_told and now - begun > _PATIENCE_S:
-                    is_told = True
-                    _logger.warning(
-                        "waiting_for_server address=%s service=%s detail=%s",
-                        self.address,
-                        self.service,
-                        failure.detail,
-                    )
-            self._pause(pause_s)
-            pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.5)
+        pause_s = _FIRST_PAUSE_S
+        with contextlib.ExitStack() as stack:
+            while True:
+                try:
+                    return self._attempt(session_id, expiry)
+                except _NotNow as failure:
+                    now = time.monotonic()
+                    if expiry is not None and now + pause_s >= expiry:
+                        raise self._given_up(failure, now - begun) from failure.__cause__
+                    if pause_s == _FIRST_PAUSE_S:
+                        self._check_host()
+                        stack.enter_context(self._telling(failure, expiry))
+                self._pause(pause_s)
+                pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.5)
 
     def interrupt(self) -> None:
         """End an `open` under way, or the next one. Any thread may, a signal handler too."""
@@ -155,6 +160,39 @@ class Door:
             self._bell.get()
 
     # ------------------------------------------------------------------------------- inside
+
+    def _check_host(self) -> None:
+        """Refuse a host that nobody knows, such as one that was mistyped."""
+        address = self.address
+        if address.family != "tcp" or address.host in ("", "localhost"):
+            return
+        try:
+            socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            if error.errno in _UNKNOWN_HOST:
+                raise self._refused(
+                    f"no host is called {address.host!r}", f"{error}; look at its spelling"
+                ) from error
+
+    @contextlib.contextmanager
+    def _telling(self, failure: _NotNow, expiry: float | None) -> Iterator[None]:
+        """Say what is waited for, once where many lanes wait for the same server."""
+        key = str(self.address)
+        is_first = key not in _waited_for
+        _waited_for.add(key)
+        if is_first:
+            _logger.warning(
+                "waiting_for_server address=%s service=%s left_s=%s detail=%s",
+                self.address,
+                self.service,
+                "unlimited" if expiry is None else f"{max(0.0, expiry - time.monotonic()):.0f}",
+                failure.detail,
+            )
+        try:
+            yield
+        finally:
+            if is_first:
+                _waited_for.discard(key)
 
     def _attempt(self, session_id: str, expiry: float | None) -> Opened:
         try:

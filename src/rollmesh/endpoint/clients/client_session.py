@@ -22,7 +22,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Door, Interrupted, Opened
@@ -36,6 +36,7 @@ from rollmesh.errors import (
     WireError,
 )
 from rollmesh.limits import timeout_ms
+from rollmesh.runtime.cancel import CancelToken
 from rollmesh.transport.connection import Connection
 from rollmesh.wire.messages import Cancel, Close, ErrorBody, Kind, Message, Welcome
 
@@ -81,6 +82,7 @@ class ClientSession:
         self._lost: str | None = None
         self._closed = False
         self._interrupted = False
+        self._left = False
         self.generation = 0
 
     @property
@@ -114,8 +116,9 @@ class ClientSession:
         Raises:
             EndpointFault: As `open`.
         """
-        fresh, self._fresh = self._fresh, None
+        fresh = self._fresh
         if fresh is not None and fresh.connection.is_open:
+            self._fresh = None
             self._adopt(fresh)  # the server has given us a new session already
             return
         self.drop()
@@ -129,6 +132,7 @@ class ClientSession:
         self._session_id = opened.welcome.session_id
         self._lost = None
         self._closed = False
+        self._drop_if_left()
 
     def _bind_to(self, opened: Opened) -> None:
         try:
@@ -193,6 +197,18 @@ class ClientSession:
         if connection is not None:
             connection.shutdown("interrupted")
 
+    @contextlib.contextmanager
+    def heeding(self, cancel: CancelToken | None) -> Iterator[None]:
+        """Let a cancel interrupt what is done meanwhile."""
+        if cancel is None:
+            yield
+            return
+        unsubscribe = cancel.subscribe(self.interrupt)
+        try:
+            yield
+        finally:
+            unsubscribe()
+
     def forget_interrupt(self) -> None:
         """Forget an interrupt that nothing was there for; before a session is used again."""
         self._interrupted = False
@@ -228,6 +244,20 @@ class ClientSession:
             connection, self._connection = self._connection, None
             if connection is not None:
                 connection.close()
+
+    def leave(self) -> None:
+        """Let go of the session for good, whatever its thread does with it. Any thread may."""
+        if self._closed and self._connection is None:
+            return
+        self._left = True
+        self.door.interrupt()
+        self.drop()
+
+    def _drop_if_left(self) -> None:
+        """Let go of a connection that came after `leave`."""
+        if self._left:
+            self.drop()
+            raise self._session_lost("it was left")
 
     def drop(self, request_id: int = 0) -> None:
         """Leave the session without waiting: the server is told, if it listens at all."""
@@ -292,6 +322,7 @@ class ClientSession:
             if opened.welcome.is_resumed:
                 self._bind_to(opened)
                 self._connection = opened.connection
+                self._drop_if_left()
             else:
                 self._adopt(opened)
         except EndpointFault as failure:
@@ -400,11 +431,13 @@ def answer_other(connection: Connection, message: Message) -> None:
 
 def say_farewell(connection: Connection, request_id: int, close_id: int) -> None:
     """Tell a server that nobody waits any more, and close; never raises, hardly waits."""
-    with contextlib.suppress(RollmeshError):
-        if request_id:
-            connection.send(Message(Kind.CANCEL, request_id, Cancel(reason="late")), FAREWELL_S)
-        connection.send(Message(Kind.CLOSE, close_id, Close(reason="left")), FAREWELL_S)
-    connection.close()
+    try:
+        with contextlib.suppress(RollmeshError):
+            if request_id:
+                connection.send(Message(Kind.CANCEL, request_id, Cancel(reason="late")), FAREWELL_S)
+            connection.send(Message(Kind.CLOSE, close_id, Close(reason="left")), FAREWELL_S)
+    finally:
+        connection.close()
 
 
 def fault_of(body: ErrorBody, address: str) -> EndpointFault:

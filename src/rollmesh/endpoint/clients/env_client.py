@@ -29,6 +29,7 @@ from rollmesh.ports import (
     StepReply,
     StepRequest,
 )
+from rollmesh.runtime.cancel import CancelToken
 from rollmesh.transport.address import Address, parse_address
 from rollmesh.transport.connection import Connection
 from rollmesh.wire.contract import decode_contract
@@ -173,6 +174,10 @@ class RemoteEnvPort:
         """
         self._session.close("closed by caller", timeout_s)
 
+    def leave(self) -> None:
+        """Let go of the connection, where the thread that calls this was left behind."""
+        self._session.leave()
+
     def interrupt(self) -> None:
         """End the call under way at once."""
         self._session.interrupt()
@@ -228,6 +233,10 @@ class OneOfLanes:
         """Close it; see `RemoteEnvPort`."""
         self._port.close(timeout_s)
 
+    def leave(self) -> None:
+        """Let go of its connection; see `RemoteEnvPort`."""
+        self._port.leave()
+
 
 def _of_all(request: Any) -> Any:
     return msgspec.structs.replace(request, env_indices=())
@@ -249,6 +258,7 @@ def connect_env(
     *,
     limits: Limits | None = None,
     lanes: bool | None = None,
+    cancel: CancelToken | None = None,
 ) -> Any:
     """Connect to a served env and return its port.
 
@@ -257,10 +267,11 @@ def connect_env(
         options: How to connect; the environment's if left out.
         limits: `env_connect_s` bounds connecting.
         lanes: Whether lanes go their own ways; None where the env can and has several.
+        cancel: Ends connecting.
 
     Raises:
         InvalidSpec: That is no address, or the options do not go with it.
-        EndpointFault: Nobody answered in time, or the server refused.
+        EndpointFault: Nobody answered in time, the server refused, or it was cancelled.
     """
     where = parse_address(address) if isinstance(address, str) else address
     options = options or client_options()
@@ -268,7 +279,8 @@ def connect_env(
     told = EnvSession(where, limits)
     door = Door(where, "env", options)
     session = ClientSession(door, told.bind)
-    session.open(limits.env_connect_s)
+    with session.heeding(cancel):
+        session.open(limits.env_connect_s)
     contract = told.contract
     assert contract is not None  # noqa: S101 - bound by open
     if lanes is None:

@@ -29,14 +29,16 @@ from rollmesh.ports import (
     ReleaseAdapterRequest,
     ResetAdapterRequest,
 )
+from rollmesh.runtime.cancel import CancelToken
 from rollmesh.transport.address import Address, parse_address
 from rollmesh.transport.connection import Connection
 from rollmesh.wire.contract import encode_contract
+from rollmesh.wire.dialect import MOST_PER_LANE, PREDICT_PER_LANE
 from rollmesh.wire.handshake import EDITION
 from rollmesh.wire.messages import Kind, Message, Resolve, Welcome
 
 MOST_UNDER_WAY = 8
-"""Requests that a server takes from one session at once."""
+"""Requests that every server takes from one session at once; see `PREDICT_PER_LANE`."""
 
 _PREDICT = Kind.PREDICT
 
@@ -67,18 +69,24 @@ class ModelSession:
         address: Where the model is served.
         route: The env.
         limits: `model_connect_s` bounds connecting and preparing, now and again.
+
+    Attributes:
+        most_under_way: Requests that the server takes at once.
     """
 
     def __init__(self, address: Address, route: ModelRoute, limits: Limits) -> None:
         self.address = address
         self.route = route
         self.limits = limits
+        self.most_under_way = MOST_UNDER_WAY
         self._encoded = encode_contract(route.contract)
 
     def bind(self, connection: Connection, welcome: Welcome) -> None:
-        """Tell a connection the spaces."""
-        del welcome
+        """Tell a connection the spaces, and read what the server takes at once."""
         contract = self.route.contract
+        is_wide = welcome.capabilities.get(PREDICT_PER_LANE) == "true"
+        lanes = contract.num_envs if is_wide else 0
+        self.most_under_way = max(MOST_UNDER_WAY, min(lanes, MOST_PER_LANE))
         connection.framing.bind(contract.observation_space.codec, contract.action_space.codec, None)
 
     def resolve(self, context: AdapterContext) -> Resolve:
@@ -183,6 +191,11 @@ class RemoteModelPort:
         """
         self._session.close("closed by caller", timeout_s)
 
+    def leave(self) -> None:
+        """Let go of the connection, where the thread that calls this was left behind."""
+        if self.closes:
+            self._session.leave()
+
     def interrupt(self) -> None:
         """End the call under way at once."""
         self._session.interrupt()
@@ -207,7 +220,7 @@ class RemoteModelPort:
 class SharedModelPort:
     """Drives a served model for several groups; replies come back on a thread of the session.
 
-    A server takes `MOST_UNDER_WAY` requests at once: others wait here.
+    A server takes only so many requests at once: others wait here.
     """
 
     def __init__(self, session: SharedSession, told: ModelSession) -> None:
@@ -350,7 +363,7 @@ class SharedModelPort:
             with self._lock:
                 if self._is_sending:
                     return
-                if not self._waiting or self._under_way >= MOST_UNDER_WAY:
+                if not self._waiting or self._under_way >= self._told.most_under_way:
                     return
                 kind, request, callback = self._waiting.popleft()
                 self._under_way += 1
@@ -389,6 +402,7 @@ def connect_model(
     *,
     limits: Limits | None = None,
     closes: bool = True,
+    cancel: CancelToken | None = None,
 ) -> Any:
     """Connect to a served model and return its port.
 
@@ -398,20 +412,22 @@ def connect_model(
         options: How to connect; the environment's if left out.
         limits: `model_connect_s` bounds connecting and preparing.
         closes: Whether releasing the adapter ends the session.
+        cancel: Ends connecting and preparing.
 
     Raises:
         InvalidSpec: That is no address, or the options do not go with it.
-        EndpointFault: Nobody answered in time, or the server refused.
+        EndpointFault: Nobody answered in time, the server refused, or it was cancelled.
     """
     where = parse_address(address) if isinstance(address, str) else address
     limits = limits or Limits()
     told = ModelSession(where, route, limits)
     session = ClientSession(Door(where, "model", options or client_options()), told.bind)
-    session.open(limits.model_connect_s)
-    if route.is_shared:
-        return SharedModelPort(SharedSession.taking_over(session), told)
-    try:
-        return RemoteModelPort(session, told, closes=closes)
-    except BaseException:
-        session.close("preparing failed", limits.close_s)
-        raise
+    with session.heeding(cancel):
+        session.open(limits.model_connect_s)
+        if route.is_shared:
+            return SharedModelPort(SharedSession.taking_over(session), told)
+        try:
+            return RemoteModelPort(session, told, closes=closes)
+        except BaseException:
+            session.close("preparing failed", limits.close_s)
+            raise

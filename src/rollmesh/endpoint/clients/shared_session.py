@@ -72,6 +72,7 @@ class SharedSession:
         self._session_id = ""
         self._lost: str | None = "it is not open"
         self._closed = False
+        self._left = False
         self.generation = 0
 
     @property
@@ -110,6 +111,9 @@ class SharedSession:
             else:
                 is_open = False
                 is_first = not self._waiting
+                if self._left:
+                    self._left = False
+                    self.door.forget_interrupt()
                 self._waiting.append(callback)
         if is_open:
             callback(None)
@@ -132,23 +136,32 @@ class SharedSession:
     def _open(self, timeout_s: float | None) -> Opened:
         try:
             opened = self.door.open("", timeout_s)
+            self._bind_to(opened)
+            self._adopt(opened)
         except Interrupted:
             raise self._closed_fault() from None
-        self._take(opened)
         return opened
 
-    def _take(self, opened: Opened) -> None:
-        self._bind_to(opened)
-        self._adopt(opened)
+    def _adopt(self, opened: Opened, *, is_new: bool = True) -> list[Message]:
+        """Go on with a connection; return the requests that wait for an answer.
 
-    def _adopt(self, opened: Opened) -> None:
-        """Go on with a connection that has a new session."""
+        Raises:
+            Interrupted: The session was left meanwhile; the connection is closed.
+        """
         with self._lock:
-            self.generation += 1
-            self._connection = opened.connection
-            self._session_id = opened.welcome.session_id
-            self._lost = None
-            self._closed = False
+            is_left = self._left
+            if not is_left:
+                self._connection = opened.connection
+                if is_new:
+                    self.generation += 1
+                    self._session_id = opened.welcome.session_id
+                    self._lost = None
+                    self._closed = False
+            requests = [self._pending[request_id][0] for request_id in sorted(self._pending)]
+        if is_left:
+            say_farewell(opened.connection, 0, self._next_id())
+            raise Interrupted
+        return requests
 
     def _bind_to(self, opened: Opened) -> None:
         try:
@@ -208,7 +221,7 @@ class SharedSession:
     def drop(self) -> None:
         """Leave the session without waiting; nothing is called back any more."""
         with self._lock:
-            self._closed = True
+            self._closed = self._left = True
             self._lost = self._lost or "it was left"
             self._pending.clear()
             connection, self._connection = self._connection, None
@@ -302,11 +315,7 @@ class SharedSession:
                 "was away for too long"
             )
         self._bind_to(opened)
-        if not opened.welcome.is_resumed:
-            self._adopt(opened)
-        with self._lock:
-            requests = [self._pending[request_id][0] for request_id in sorted(self._pending)]
-            self._connection = opened.connection
+        requests = self._adopt(opened, is_new=not opened.welcome.is_resumed)
         _logger.warning("resumed address=%s requests=%d", self.door.address, len(requests))
         for request in requests:
             self._send(opened.connection, request)

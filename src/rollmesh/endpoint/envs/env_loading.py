@@ -21,11 +21,13 @@ from rollmesh.endpoint.envs.gym_env import GymEnvPort
 from rollmesh.endpoint.envs.hosted_env import HostedEnv, discard
 from rollmesh.endpoint.envs.lane_envs import LaneEnvs
 from rollmesh.endpoint.envs.vector_env import VectorEnvPort
+from rollmesh.endpoint.faults import fault_from
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.reporting import OnceReporter, Report, log_warning
 from rollmesh.errors import InvalidSpec
 from rollmesh.limits import Limits
 from rollmesh.ports import EnvPort
+from rollmesh.runtime.cancel import CancelToken
 from rollmesh.spaces.conformance import POLICIES, Checker, Policy
 from rollmesh.transport.connection import ConnectionOptions
 
@@ -39,6 +41,7 @@ def open_env(
     report: Report | None = None,
     limits: Limits | None = None,
     thread: OwnThread | None = None,
+    cancel: CancelToken | None = None,
 ) -> EnvPort:
     """Return the port of an env.
 
@@ -52,6 +55,7 @@ def open_env(
         report: Takes a path and what is odd there, once per path; a logged warning by default.
         limits: `env_connect_s` bounds building and connecting.
         thread: Where to build an env that is one group; its owner stops it.
+        cancel: Ends connecting to a served env.
 
     Raises:
         InvalidSpec: It names no env, or the arguments contradict each other or the env.
@@ -67,17 +71,38 @@ def open_env(
     if hasattr(env, "contract") and hasattr(env, "capabilities"):
         _check_width(env.contract.num_envs, num_envs, env.contract.id)
         return env
-    opener = _Opener(conformance, report, limits or Limits(), thread)
+    opener = _Opener(conformance, report, limits or Limits(), thread, cancel=cancel)
     if isinstance(env, (list, tuple)):
         return opener.open_list(env, num_envs, env_kwargs)
     return opener.open_one(find_source(env, env_kwargs), num_envs)
+
+
+def build_lane(source: EnvSource, lane: int, *, conformance: Policy = "warn") -> EnvPort:
+    """Build one scalar env on the calling thread, for whoever hosts lanes of his own.
+
+    Args:
+        source: A factory.
+        lane: The lane that it is, in errors and completions.
+        conformance: What happens to observations that do not fit their space.
+
+    Raises:
+        InvalidSpec: It builds no scalar env.
+        EndpointFault: Building raised or exited.
+    """
+    return _Opener(conformance, None, Limits(), None).build_lane(source, lane)
 
 
 class _Opener:
     """Builds ports that share one checker and one reporter, so that N lanes warn once."""
 
     def __init__(
-        self, conformance: Policy, report: Report | None, limits: Limits, thread: OwnThread | None
+        self,
+        conformance: Policy,
+        report: Report | None,
+        limits: Limits,
+        thread: OwnThread | None,
+        *,
+        cancel: CancelToken | None = None,
     ) -> None:
         report = report or log_warning
         self._reporter = OnceReporter(report)
@@ -88,6 +113,7 @@ class _Opener:
         self._checker = Checker("observation", conformance, report=report)
         self._limits = limits
         self._thread = thread
+        self._cancel = cancel
 
     def open_one(self, source: EnvSource, num_envs: int | None) -> EnvPort:
         """Open an instance, or what one factory builds."""
@@ -111,6 +137,20 @@ class _Opener:
             return first
         others = [self._host(source, lane=lane) for lane in range(1, count)]
         return LaneEnvs.build([first, *others], self._limits.env_connect_s)
+
+    def build_lane(self, source: EnvSource, lane: int) -> EnvPort:
+        """Build a lane here and now."""
+        if source.make is None:
+            raise InvalidSpec("env", f"{source.name} is not built from a factory")
+        try:
+            return self._port(source.make(lane), lane=lane, in_lanes=True)
+        except InvalidSpec:
+            raise
+        except BaseException as exc:
+            if isinstance(exc, KeyboardInterrupt):
+                exc = RuntimeError("the env's constructor raised KeyboardInterrupt")
+            where = f"building {source.name}"
+            raise fault_from(exc, outcome="not_done", env_index=lane, where=where) from exc
 
     def open_list(
         self, envs: Sequence[Any], num_envs: int | None, env_kwargs: Mapping[str, Any] | None
@@ -144,7 +184,7 @@ class _Opener:
         return LaneEnvs.build(hosts, self._limits.env_connect_s)
 
     def _open_address(self, address: str, source: EnvSource, num_envs: int | None) -> EnvPort:
-        port = connect_env(address, _driven(), limits=self._limits)
+        port = connect_env(address, _driven(), limits=self._limits, cancel=self._cancel)
         width = port.contract.num_envs
         if num_envs in (None, width):
             if isinstance(port, RemoteEnvPort):
@@ -163,7 +203,7 @@ class _Opener:
         return LaneEnvs.build([lane_0, *others], self._limits.env_connect_s)
 
     def _connect_lane(self, address: str, lane: int) -> EnvPort:
-        port = connect_env(address, _driven(), limits=self._limits)
+        port = connect_env(address, _driven(), limits=self._limits, cancel=self._cancel)
         if port.contract.num_envs != 1:
             port.close(self._limits.close_s)
             raise _vector_in_lanes(lane)

@@ -168,6 +168,7 @@ class HostedEnv:
     def abandon(self, env_indices: tuple[int, ...] = ()) -> None:  # noqa: ARG002 - all lanes
         """Leave the call under way behind: the env gets no further call, close included."""
         self._thread.abandon()
+        leave(self._port)
 
     # ------------------------------------------------------------------------ on its thread
 
@@ -179,7 +180,8 @@ class HostedEnv:
         except BaseException as exc:
             raise self._build_fault(exc) from exc
         if thread.abandoned or thread is not self._thread:
-            return  # too late: the caller went on without it
+            leave(port)  # too late: the caller went on without it
+            return
         if self._contract is not None and (
             other := contract_difference(self._contract, port.contract)
         ):
@@ -237,6 +239,13 @@ class HostedEnv:
     def _end_thread(self) -> None:
         if self._owns_thread:
             self._thread.stop()
+
+
+def leave(port: Any) -> None:
+    """Have a port that was left behind let go of its connection, if it is a remote one."""
+    let_go = getattr(port, "leave", None)
+    if let_go is not None:
+        let_go()
 
 
 def build_all(hosts: Sequence[HostedEnv], timeout_s: float | None) -> None:

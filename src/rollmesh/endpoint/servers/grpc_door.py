@@ -7,8 +7,8 @@ server's native listeners are (`transport/upgrade.py`), and on which machine.
 from __future__ import annotations
 
 from rollmesh.endpoint.servers.env_server import EnvServer
-from rollmesh.endpoint.servers.model_server import CONCURRENT_PREDICT
-from rollmesh.endpoint.servers.serving import DOORS, Server, true_capabilities
+from rollmesh.endpoint.servers.model_server import CAPABILITIES
+from rollmesh.endpoint.servers.serving import DOORS, Server
 from rollmesh.transport.address import Address
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.grpc_listener import GrpcListener
@@ -100,7 +100,7 @@ def _described(server: Server) -> tuple[bytes, dict[str, str]]:
     """Return contract and capabilities of what is served."""
     if isinstance(server, EnvServer):
         return encode_contract(server.contract), server.capabilities
-    return b"", true_capabilities([CONCURRENT_PREDICT])
+    return b"", CAPABILITIES
 
 
 DOORS["grpc"] = GrpcDoor

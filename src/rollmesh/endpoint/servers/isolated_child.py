@@ -10,20 +10,14 @@ When its standard input ends, its parent is gone, and so is it.
 from __future__ import annotations
 
 import base64
-import importlib.util
-import json
-import os
-import signal
 import socket
 import sys
-import threading
-from typing import Any
 
 from rollmesh.endpoint.error_bodies import error, error_body
+from rollmesh.endpoint.servers.child_process import begin, load_main
 from rollmesh.endpoint.servers.env_place import EnvPlace
 from rollmesh.endpoint.servers.env_session import EnvSession
 from rollmesh.endpoint.servers.env_supply import EnvSupply
-from rollmesh.endpoint.servers.isolation import MAIN_NAME
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.endpoint.servers.serving import true_capabilities
 from rollmesh.endpoint.servers.sessions import Arrival, Terms
@@ -34,16 +28,12 @@ from rollmesh.wire.contract import encode_contract
 from rollmesh.wire.messages import GENERATION, Kind, Message, Welcome
 from rollmesh.wire.metadata import decode_map
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Serve one env to one parent."""
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
-    config: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
-    die_with_parent(config["parent"])
-    sys.path[:] = config["path"]
+    config = begin()
     connection = NativeConnection(sock, "isolated env")
     connection.admit()
     options = ServerOptions(
@@ -99,37 +89,6 @@ def serve(connection: NativeConnection, supply: EnvSupply, options: ServerOption
     arrival = Arrival(connection=connection, request_id=1, peer=Peer.SAME_USER)
     place.give(EnvSession(arrival, terms, num_envs=place.port.contract.num_envs))
     place.work()
-
-
-def load_main(path: str) -> None:
-    """Load the parent's main script as a module: what is under `if __name__ == …` does not run."""
-    spec = importlib.util.spec_from_file_location(MAIN_NAME, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[MAIN_NAME] = module
-    spec.loader.exec_module(module)
-
-
-def die_with_parent(parent: int) -> None:
-    """End this process, and what it started, when its parent is gone."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        _end()
-    threading.Thread(target=_watch_parent, name="rollmesh-parent", daemon=True).start()
-
-
-def _watch_parent() -> None:
-    while os.read(0, 4096):
-        pass
-    _end()
-
-
-def _end() -> None:
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import logging
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -25,6 +22,13 @@ from typing import Any
 
 from rollmesh.endpoint.envs.contracts import contract_difference
 from rollmesh.endpoint.error_bodies import PROCESS_DIED
+from rollmesh.endpoint.servers.child_process import (
+    MAIN_NAME,
+    kill_group,
+    let_go,
+    signal_name,
+    spawn,
+)
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import (
     ConnectionLost,
@@ -43,8 +47,6 @@ from rollmesh.wire.metadata import encode_map
 _logger = logging.getLogger(__name__)
 
 CHILD_MODULE = "rollmesh.endpoint.servers.isolated_child"
-MAIN_NAME = "__rollmesh_main__"
-"""What the parent's main script is called in the child."""
 _EXIT_S = 2.0
 """How long a process that closed its end may take to be gone."""
 
@@ -62,8 +64,15 @@ class Target:
     main_file: str | None = None
 
 
-def find_target(env: str | Callable[..., Any]) -> Target:
+def find_target(
+    env: str | Callable[..., Any], *, field: str = "isolate", kwargs: str = "env_kwargs"
+) -> Target:
     """Return the name by which another process finds a factory.
+
+    Args:
+        env: The factory, or its name.
+        field: What an error calls it.
+        kwargs: Where its arguments are given.
 
     Raises:
         InvalidSpec: No module holds it under its own name.
@@ -78,10 +87,10 @@ def find_target(env: str | Callable[..., Any]) -> Target:
         found = getattr(found, name, None)
     if module is None or found is not env:
         raise InvalidSpec(
-            "isolate",
+            field,
             f"{env!r:.100} cannot be found by name from another process (a lambda, an inner "
             "function, a partial): put the factory at the top of a module, and its arguments into "
-            "env_kwargs",
+            f"{kwargs}",
         )
     if module_name != "__main__":
         return Target(text=f"{module_name}:{path}")
@@ -90,7 +99,7 @@ def find_target(env: str | Callable[..., Any]) -> Target:
         return Target(text=f"{spec.name}:{path}")
     file = getattr(module, "__file__", None)
     if file is None:
-        raise InvalidSpec("isolate", "the factory was typed in by hand; put it into a module")
+        raise InvalidSpec(field, "the factory was typed in by hand; put it into a module")
     return Target(text=f"{MAIN_NAME}:{path}", main_file=str(Path(file).absolute()))
 
 
@@ -166,7 +175,7 @@ class IsolatedEnv:
         process = self._process
         if process is not None:
             self._was_killed = True
-            _kill(process)
+            kill_group(process)
 
     # ------------------------------------------------------------------------------- inside
 
@@ -194,26 +203,12 @@ class IsolatedEnv:
         config = {
             "target": self._target.text,
             "main_file": self._target.main_file,
-            "path": sys.path,
             "env_kwargs": base64.b64encode(encode_map(options.env_kwargs or {})).decode(),
             "num_envs": options.num_envs,
             "conformance": options.conformance,
-            "parent": os.getpid(),
         }
-        process = subprocess.Popen(  # noqa: S603 - our own module, by our own interpreter
-            [sys.executable, "-m", CHILD_MODULE, str(theirs.fileno())],
-            stdin=subprocess.PIPE,
-            pass_fds=[theirs.fileno()],
-            cwd=self._cwd,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            start_new_session=True,
-        )
-        assert process.stdin is not None  # noqa: S101 - it is a pipe
-        # the pipe stays open: its end tells the child that its parent is gone
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(config).encode() + b"\n")
-            process.stdin.flush()
-        return process
+        fd = theirs.fileno()
+        return spawn(CHILD_MODULE, config, arguments=[str(fd)], pass_fds=[fd], cwd=self._cwd)
 
     def _wait_for_welcome(self, connection: Connection) -> Welcome:
         limit_s = self._options.build_timeout_s
@@ -229,7 +224,7 @@ class IsolatedEnv:
                 outcome="not_done",
             ) from error
         if isinstance(body, ErrorBody):
-            raise _fault_of(body)
+            raise fault_of(body)
         if not isinstance(body, Welcome):
             raise WireError("the env's process sent no welcome")
         return body
@@ -245,7 +240,7 @@ class IsolatedEnv:
         except (ConnectionLost, WireError) as error:
             raise self._died(where) from error
         if isinstance(body, ErrorBody):
-            raise _fault_of(body)
+            raise fault_of(body)
         return body
 
     def _died(self, where: str) -> EndpointFault:
@@ -261,7 +256,7 @@ class IsolatedEnv:
         elif code is None:
             how = "closed its connection"
         elif code < 0:
-            how = f"died of {_signal_name(-code)}"
+            how = f"died of {signal_name(-code)}"
         else:
             how = f"exited with code {code}"
         return EndpointFault(
@@ -280,29 +275,16 @@ class IsolatedEnv:
                 process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 in_time = False
-            _kill(process)  # and what it started
+            kill_group(process)  # and what it started
             process.wait()
-            if process.stdin is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    process.stdin.close()
+            let_go(process)
         if connection is not None:
             connection.close()
         return in_time
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _fault_of(body: ErrorBody) -> EndpointFault:
+def fault_of(body: ErrorBody) -> EndpointFault:
+    """Return what an error told by the process is here."""
     return EndpointFault(
         body.message,
         error_class=body.error_class,

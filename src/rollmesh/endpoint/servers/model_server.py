@@ -27,6 +27,7 @@ from rollmesh.endpoint.servers.sessions import Arrival, Session
 from rollmesh.errors import RollmeshError
 from rollmesh.ports import EnvContract, ModelPort
 from rollmesh.transport.address import Address
+from rollmesh.wire.dialect import PREDICT_PER_LANE
 from rollmesh.wire.messages import ErrorBody, Hello, Kind, Message
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _logger = logging.getLogger(__name__)
 CONCURRENT_PREDICT = "concurrent_predict"
 """Capability: several predicts may be under way at once."""
 _WELCOME_S = 10.0
+CAPABILITIES = true_capabilities([CONCURRENT_PREDICT, PREDICT_PER_LANE])
 
 
 class ModelServer(Server):
@@ -182,7 +184,7 @@ class ModelServer(Server):
         welcome = self.welcome(
             session,
             is_resumed=is_resumed,
-            capabilities=true_capabilities([CONCURRENT_PREDICT]),
+            capabilities=CAPABILITIES,
         )
         try:
             connection.admit()

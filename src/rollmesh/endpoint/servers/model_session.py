@@ -2,11 +2,12 @@
 
 One thread reads for a session and never waits for the model, which works on its own thread and
 answers from there; so a slow call keeps nobody from being heard. Requests of one route are carried
-out in order. A thread-safe model is called by the thread that reads, where its session has nothing
-else under way, which saves two handovers a call.
+out in order, and as many may be under way as the envs of its routes have lanes. A thread-safe
+model is called by the thread that reads, where its session has nothing else under way, which saves
+two handovers a call; for other models the thread of the model reads then (`reading_loan.py`).
 
 Isolation. A route is known by its session and its env id, so that no client can name another one's;
-an episode belongs to the route that named it first, until that route ends it.
+an episode belongs to one route (`model_episodes.py`).
 
 A session speaks about one pair of spaces at a time, those of the env that was resolved last.
 """
@@ -22,6 +23,8 @@ import msgspec
 
 from rollmesh.endpoint.error_bodies import Refused
 from rollmesh.endpoint.own_thread import OwnThread
+from rollmesh.endpoint.servers.model_episodes import Owners, claim, end_there
+from rollmesh.endpoint.servers.reading_loan import READ_S, Loan
 from rollmesh.endpoint.servers.sessions import (
     Arrival,
     Flight,
@@ -49,12 +52,8 @@ from rollmesh.wire.messages import Close, Done, Kind, Message, Resolve, ResolveR
 _logger = logging.getLogger(__name__)
 
 MOST_ROUTES = 256
-MOST_EPISODES = 2**16
-"""Episodes that one session may have under way."""
 _MODEL_SEND_S = 0.25
 """How long the model's thread waits for a client to take its answer."""
-
-Owners = dict[str, "ModelRoute"]
 
 
 class ModelRoute:
@@ -69,6 +68,7 @@ class ModelRoute:
     Attributes:
         episodes: Ids of the episodes under way.
         context: Names the route to the port.
+        is_away: Tells whether its client is not there at the moment.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class ModelRoute:
         self._port = port
         self._thread = thread
         self._owns_thread = owns_thread
+        self.is_away: Callable[[], bool] = _never
         self._submit: Callable[..., None] | None = getattr(port, "submit", None)
 
     def submit(self, method: str, request: Any, callback: Callback) -> None:
@@ -92,6 +93,11 @@ class ModelRoute:
     def runs_anywhere(self) -> bool:
         """Whether any thread may call the model, so that no handover is needed."""
         return self._owns_thread and self._submit is None
+
+    @property
+    def lends(self) -> bool:
+        """Whether the thread of the model may read for a session: it calls the model itself."""
+        return not self._owns_thread and self._submit is None
 
     def call(self, method: str, request: Any, callback: Callback) -> None:
         """Carry out `method(request)` right here."""
@@ -118,6 +124,7 @@ class ModelHome:
     Attributes:
         late: Calls that did not come back in time, and still have not.
         owners: The route of each episode under way.
+        sessions: Sessions that are served.
     """
 
     def __init__(
@@ -130,6 +137,7 @@ class ModelHome:
         self.thread = thread
         self.owners: Owners = {}
         self.late: set[tuple[str, int]] = set()
+        self.sessions: set[ModelSession] = set()
         self._open_port = open_port
         self._is_thread_safe = is_thread_safe
 
@@ -148,6 +156,12 @@ class ModelHome:
 
         self.thread.submit(open_here, callback)
 
+    def is_free_for(self, session: ModelSession) -> bool:
+        """Whether the model's thread has nobody else to be there for."""
+        thread = self.thread
+        is_only = len(self.sessions) == 1 and session in self.sessions
+        return is_only and not (thread.stopped or thread.abandoned)
+
 
 class ModelSession(Session):
     """One client's session with a model; see `Session`."""
@@ -156,7 +170,10 @@ class ModelSession(Session):
         super().__init__(arrival, terms)
         self._home = home
         self._routes: dict[str, ModelRoute] = {}
+        self._lanes: dict[str, int] = {}
         self._contract: EnvContract | None = None
+        self._reads_from: Connection | None = None
+        self._loan: Loan | None = None
         self.send_timeout_s = min(_MODEL_SEND_S, self.send_timeout_s)
         self._operations.update(
             {
@@ -171,15 +188,34 @@ class ModelSession(Session):
 
     def serve(self) -> None:
         """Carry out requests until the session is over; then release its routes."""
+        self._home.sessions.add(self)
         try:
             self.read_all()
         finally:
+            self._home.sessions.discard(self)
             self.release_all(self.end_reason or "the session ended")
             self.let_go()
 
     def attach(self, connection: Connection, peer: Peer) -> bool:
         self.bind(connection)
         return super().attach(connection, peer)
+
+    def receiving(self, connection: Connection) -> Callable[[], Message]:
+        self._reads_from = connection
+        receive = connection.receive
+
+        def next_message() -> Message:
+            loan = self._loan
+            if loan is not None:
+                try:
+                    message = loan.wait()
+                finally:
+                    self._loan = None
+                if message is not None:
+                    return message
+            return receive()
+
+        return next_message
 
     def bind(self, connection: Connection) -> None:
         """Tell a connection the spaces, once they are known."""
@@ -201,6 +237,8 @@ class ModelSession(Session):
         except WireError as exc:
             raise Refused("invalid_request", str(exc)) from None
         self._take_spaces(contract)
+        self._lanes[context.env_id] = contract.num_envs
+        self.widen(sum(self._lanes.values()))
         old = self._routes.pop(context.env_id, None)
         if old is not None:
             self._release(old, "resolved again", None, _nobody)
@@ -215,6 +253,7 @@ class ModelSession(Session):
                     )
                 self._answer(message.request_id, result, "model.resolve")
                 return
+            result.is_away = self._is_away
             self._routes[context.env_id] = result
             self._answer(message.request_id, ResolveReply(context=context), "model.resolve")
 
@@ -250,10 +289,12 @@ class ModelSession(Session):
         return route
 
     def _predict(self, message: Message, respond: Respond) -> None:
+        if message.body is None:  # its spaces are not known
+            raise Refused("not_configured", "no env was resolved in this session")
         request: PredictRequest = message.body
         context = request.context
         route = self._route(context)
-        self._own(route, request)
+        taken_over = claim(self._home.owners, route, request)
         request_id = message.request_id
         self.begin(message, respond, request.timeout_ms)
         mine = msgspec.structs.replace(request, context=route.context)
@@ -265,24 +306,21 @@ class ModelSession(Session):
             result.context = context
             self._answer(request_id, result, "model.predict")
 
-        self._submit(route, "predict", mine, land)
-
-    def _own(self, route: ModelRoute, request: PredictRequest) -> None:
-        """Make sure that the episodes of a request are this route's."""
-        if not request.episode_info:
-            raise Refused("invalid_request", "PREDICT wants at least one row")
-        owners, mine = self._home.owners, route.episodes
-        for info in request.episode_info:
-            episode_id = info.episode_id
-            if episode_id in mine:
-                continue
-            if not episode_id or len(mine) >= MOST_EPISODES:
-                raise Refused("invalid_request", "no episode id, or too many under way")
-            if owners.setdefault(episode_id, route) is not route:
-                raise Refused(
-                    "invalid_request", f"episode {episode_id[:80]!r} belongs to another route"
-                )
-            mine.add(episode_id)
+        loan = self._loan
+        if loan is not None:  # this is the thread of the model
+            loan.end_reading()
+        if taken_over:
+            end_there(taken_over, lambda: self._submit(route, "predict", mine, land))
+        elif loan is not None:
+            route.call("predict", mine, land)
+        elif not self._is_alone():
+            self._submit(route, "predict", mine, land)
+        elif route.runs_anywhere:
+            route.call("predict", mine, land)
+        elif route.lends and self._home.is_free_for(self):
+            self._lend(lambda: route.call("predict", mine, land), land, respond)
+        else:
+            self._submit(route, "predict", mine, land)
 
     def _reset_adapter(self, message: Message, respond: Respond) -> None:
         request: ResetAdapterRequest = message.body
@@ -311,6 +349,7 @@ class ModelSession(Session):
         if route is None:
             self.done(message, respond)
             return
+        self._lanes.pop(request.context.env_id, None)
         timeout_ms = 0 if request.timeout_s is None else max(1, int(request.timeout_s * 1000))
         self.begin(message, respond, timeout_ms)
         request_id = message.request_id
@@ -331,13 +370,44 @@ class ModelSession(Session):
     # ---------------------------------------------------------------------------- inside
 
     def _submit(self, route: ModelRoute, method: str, request: Any, callback: Callback) -> None:
-        if method == "predict" and route.runs_anywhere and self._is_alone():
-            route.call(method, request, callback)
-            return
         try:
             route.submit(method, request, callback)
         except RuntimeError as exc:  # the model's thread has ended
             callback(EndpointFault(str(exc), outcome="not_done"))
+
+    def _lend(self, predict: Callable[[], None], land: Callback, respond: Respond) -> None:
+        """Have the model's thread carry out a predict, and go on reading for this session."""
+        connection, loan = self._reads_from, Loan()
+        assert connection is not None  # noqa: S101 - the request came over it
+        receive, is_free_for = connection.receive, self._home.is_free_for
+
+        def read_on() -> None:
+            outcome: Message | Exception | None = None
+            try:
+                predict()
+                while loan.begin_reading() and is_free_for(self):
+                    message = receive(READ_S)
+                    if message.kind is not Kind.PREDICT:
+                        outcome = message
+                        break
+                    self.handle(message, respond)
+            except TransportTimeout as late:
+                outcome = None if late.is_usable else late
+            except Exception as exc:  # noqa: BLE001 - raised again by the thread that reads
+                outcome = exc
+            finally:
+                loan.give_back(outcome)
+
+        def ended(result: Any) -> None:
+            if isinstance(result, BaseException):  # Ctrl-C, on a server's main thread
+                raise result
+
+        self._loan = loan
+        try:
+            self._home.thread.submit(read_on, ended)
+        except RuntimeError as exc:  # the model's thread has ended
+            self._loan = None
+            land(EndpointFault(str(exc), outcome="not_done"))
 
     def _answer(self, request_id: int, result: Any, where: str) -> None:
         """Answer a request; on the model's thread."""
@@ -348,6 +418,9 @@ class ModelSession(Session):
                 self.fail(request_id, result, where)
             else:
                 self.finish(request_id, Done() if result is None else result)
+
+    def _is_away(self) -> bool:
+        return self.is_ended or self._connection is None
 
     def _is_alone(self) -> bool:
         """Whether the request at hand is the only thing that this session has to do."""
@@ -386,6 +459,10 @@ class ModelSession(Session):
     def _expire(self, request_id: int, flight: Flight, at_ns: int) -> None:
         self._home.late.add((self.id, request_id))
         super()._expire(request_id, flight, at_ns)
+
+
+def _never() -> bool:
+    return False
 
 
 def _nobody(result: Any) -> None:

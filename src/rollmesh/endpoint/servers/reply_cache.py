@@ -68,6 +68,10 @@ class ReplyCache:
         if len(sent) > self._capacity:
             self._replies.pop(sent.popitem(last=False)[0], None)
 
+    def widen(self, capacity: int) -> None:
+        """Keep more: the client may have more requests under way from now on."""
+        self._capacity = max(self._capacity, capacity)
+
     def clear(self) -> None:
         """Forget all of them."""
         self._replies.clear()

@@ -36,7 +36,7 @@ _DURATIONS = (
     "max_wait_s",
 )
 _ZERO_OK = frozenset(["resume_grace_s", "contested_grace_s", "drain_timeout_s", "max_wait_s"])
-_NOT_NONE = frozenset(["max_wait_s", "send_timeout_s"])
+_NOT_NONE = frozenset(["send_timeout_s"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class ServerOptions:
         isolate: `process` runs each env in a process of its own, which can be killed.
         thread_safe: Whether the model may be called from several threads at once.
         max_batch: Rows that a model with a batch corner is given at once; 1 turns batching off.
-        max_wait_s: How long a batch may wait for more rows.
+        max_wait_s: How long a batch may wait for more rows; None learns what pays.
         handle_signals: Whether `serve()` on the main thread handles SIGTERM and SIGINT.
         ready_fd: A descriptor that gets the addresses, one a line, once clients are served; it is
             closed after that.
@@ -103,7 +103,7 @@ class ServerOptions:
     isolate: Isolate | None = None
     thread_safe: bool = False
     max_batch: int = 64
-    max_wait_s: float = 0.005
+    max_wait_s: float | None = None
     handle_signals: bool = True
     ready_fd: int | None = None
     ready_file: str | os.PathLike[str] | None = None

@@ -37,6 +37,7 @@ from rollmesh.errors import (
 from rollmesh.ids import MINT
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.security import Peer
+from rollmesh.wire.dialect import MOST_PER_LANE
 from rollmesh.wire.messages import (
     Done,
     ErrorBody,
@@ -238,6 +239,11 @@ class Session:
             self.terms.watchdog.ring()
         return flight
 
+    def widen(self, lanes: int) -> None:
+        """Let as many requests be under way as there are lanes, if that is more than so far."""
+        self.under_way = max(self.under_way, min(lanes, MOST_PER_LANE))
+        self.cache.widen(self.under_way)
+
     def finish(self, request_id: int, body: Any) -> bool:
         """Answer a request under way; False where somebody else has, because it was late.
 
@@ -349,7 +355,7 @@ class Session:
 
     def _read(self, connection: Connection) -> None:
         """Carry out what comes over a connection, until it is lost."""
-        receive, send, handle = connection.receive, connection.send, self.handle
+        receive, send, handle = self.receiving(connection), connection.send, self.handle
         limit_s = self.send_timeout_s
 
         def respond(reply: Message) -> None:
@@ -363,6 +369,10 @@ class Session:
         except (WireError, InvalidValue) as exc:
             _logger.warning("bad_message session=%s client=%s error=%s", self.id, self.name, exc)
         self.detach(connection)
+
+    def receiving(self, connection: Connection) -> Callable[[], Message]:
+        """Return what receives the next request; called by the thread that reads."""
+        return connection.receive
 
     def next_connection(self) -> Connection | None:
         """Return the connection to read from; waits for one as long as the grace allows.

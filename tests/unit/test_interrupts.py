@@ -1,0 +1,47 @@
+"""The grace after Ctrl-C: running episodes get it, and a signal may come at any moment."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from rollmesh.cli.interrupts import Interrupts
+from rollmesh.runtime.cancel import CancelToken
+
+PATIENCE_S = 30.0
+
+
+def interrupted(grace_s: float) -> tuple[Interrupts, CancelToken]:
+    token = CancelToken()
+    interrupts = Interrupts(token, lambda _: None, grace_s)
+    interrupts.session_started(None)
+    interrupts.on_signal(signal.SIGINT, None)
+    return interrupts, token
+
+
+def test_running_episodes_are_cancelled_when_the_grace_is_over():
+    _, token = interrupted(0.05)
+    assert token.draining
+    assert token.wait(PATIENCE_S)
+    assert token.reason == "interrupted"
+
+
+def test_a_run_that_ends_in_its_grace_is_not_cancelled():
+    interrupts, token = interrupted(0.1)
+    interrupts.forget()
+    interrupts.forget()
+    assert not token.wait(0.3)
+
+
+def test_a_grace_without_an_end_is_no_error():
+    interrupts, token = interrupted(1e12)
+    assert token.draining
+    interrupts.forget()
+
+
+def test_a_signal_that_comes_while_a_thread_is_started_blocks_nobody():
+    """The lock is what `Thread.start` holds for a moment, on the thread that the signal stops."""
+    lock = threading._active_limbo_lock
+    with lock:
+        _, token = interrupted(0.05)
+    assert token.wait(PATIENCE_S)
