@@ -13,7 +13,7 @@ TORCH_ELSE ?= torch
 .PHONY: help demo test test-slow test-full bench bench-short lint format types layers clean
 
 help:
-	@echo "make demo        evaluate the shipped policies in CartPole-v1 and HalfCheetah-v5"
+	@echo "make demo        evaluate shipped policies; then a fleet: killed, resumed, compared"
 	@echo "make test        run the quick tests (a few minutes at most)"
 	@echo "make test-slow   run the slow tests too (installs torch and stable-baselines3)"
 	@echo "make test-full   run fault tests in full count"
@@ -24,6 +24,7 @@ help:
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/fleet_demo.py
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -77,9 +78,9 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	@touch $@ $(VENV)/.test $(VENV)/.demo
 
 $(VENV)/.slow: $(VENV)/.test
-	@echo "installing $(TORCH), stable-baselines3, dm_control and what else slow tests need"
+	@echo "installing $(TORCH), stable-baselines3, dm_control, trackers and what else slow tests need"
 	@$(PIP) '$(TORCH)' || $(PIP) '$(TORCH_ELSE)'
-	@$(PIP) -e '.[atari,dm,sb3,torch]'
+	@$(PIP) -e '.[atari,dm,sb3,torch,track]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test

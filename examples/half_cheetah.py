@@ -20,7 +20,15 @@ WEIGHTS = Path(__file__).with_name("half_cheetah.json")
 
 
 class HalfCheetahPolicy(rollmesh.Model):
-    """Linear policy: observation (17,) float64 → torques (6,) float32 in -1..1."""
+    """Linear policy: observation (17,) float64 → torques (6,) float32 in -1..1.
+
+    Args:
+        gain: What the torques are multiplied by before they are clipped; another gain is another
+            policy.
+    """
+
+    def __init__(self, *, gain: float = 1.0) -> None:
+        self.gain = gain
 
     def load(self) -> None:
         """Read weights (6, 17) and bias (6,)."""
@@ -30,7 +38,7 @@ class HalfCheetahPolicy(rollmesh.Model):
 
     def predict(self, observation: Any) -> np.ndarray:
         """Return the torques, (6,)."""
-        torques = np.clip(self.weights @ observation + self.bias, -1.0, 1.0)
+        torques = np.clip(self.gain * (self.weights @ observation + self.bias), -1.0, 1.0)
         return torques.astype(np.float32)
 
 

@@ -5,6 +5,7 @@ Which tests run is set by markers: see `addopts` in pyproject.toml and the targe
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -28,6 +29,12 @@ settings.load_profile("fixed")
 
 # A job started in the background of a script ignores Ctrl-C, and so would every child of it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _runs_are_kept_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have commands that name no run folder keep their runs out of the working directory."""
+    os.environ["ROLLMESH_RUNS"] = str(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="session")

@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from rollmesh.errors import (
         EnvFailed,
         InvalidSpec,
-        InvalidValue,
         ModelFailed,
         OperationTimeout,
         RollmeshError,
         RouteCancelled,
         RouteError,
     )
+    from rollmesh.fleet.plan import Plan, Task
     from rollmesh.limits import Limits
     from rollmesh.ports import AutoresetMode
-    from rollmesh.results.result import EpisodeResult, EvalResult
+    from rollmesh.results.compare import compare
+    from rollmesh.results.result import EvalResult
     from rollmesh.runtime.background_hooks import BackgroundHooks
     from rollmesh.runtime.cancel import CancelToken
     from rollmesh.runtime.hooks import Hooks
-    from rollmesh.session import Session, StepResult
+    from rollmesh.session import Session
     from rollmesh.transport.security import TlsClient, TlsServer
 
 __version__ = "0.1.0"
@@ -47,16 +48,15 @@ __all__ = [
     "EnvFailed",
     "EnvServer",
     "EpisodeContext",
-    "EpisodeResult",
     "EvalResult",
     "Hooks",
     "InvalidSpec",
-    "InvalidValue",
     "Limits",
     "Model",
     "ModelFailed",
     "ModelServer",
     "OperationTimeout",
+    "Plan",
     "RemoteEnv",
     "RemoteModel",
     "RemoteVectorEnv",
@@ -65,10 +65,11 @@ __all__ = [
     "RouteError",
     "ServerOptions",
     "Session",
-    "StepResult",
+    "Task",
     "TlsClient",
     "TlsServer",
     "__version__",
+    "compare",
     "connect",
     "evaluate",
 ]
@@ -80,16 +81,15 @@ _MODULE_OF = {
     "EnvFailed": "rollmesh.errors",
     "EnvServer": "rollmesh.endpoint.servers.env_server",
     "EpisodeContext": "rollmesh.endpoint.models.model",
-    "EpisodeResult": "rollmesh.results.result",
     "EvalResult": "rollmesh.results.result",
     "Hooks": "rollmesh.runtime.hooks",
     "InvalidSpec": "rollmesh.errors",
-    "InvalidValue": "rollmesh.errors",
     "Limits": "rollmesh.limits",
     "Model": "rollmesh.endpoint.models.model",
     "ModelFailed": "rollmesh.errors",
     "ModelServer": "rollmesh.endpoint.servers.model_server",
     "OperationTimeout": "rollmesh.errors",
+    "Plan": "rollmesh.fleet.plan",
     "RemoteEnv": "rollmesh.endpoint.clients.remote_env",
     "RemoteModel": "rollmesh.endpoint.clients.remote_model",
     "RemoteVectorEnv": "rollmesh.endpoint.clients.remote_vector_env",
@@ -98,9 +98,10 @@ _MODULE_OF = {
     "RouteError": "rollmesh.errors",
     "ServerOptions": "rollmesh.endpoint.servers.server_options",
     "Session": "rollmesh.session",
-    "StepResult": "rollmesh.session",
+    "Task": "rollmesh.fleet.plan",
     "TlsClient": "rollmesh.transport.security",
     "TlsServer": "rollmesh.transport.security",
+    "compare": "rollmesh.results.compare",
     "connect": "rollmesh.connecting",
     "evaluate": "rollmesh.api",
 }

@@ -22,11 +22,14 @@ from rollmesh.arguments import (
     read_plan,
 )
 from rollmesh.clock import SYSTEM_CLOCK
-from rollmesh.errors import InvalidSpec, RouteCancelled, RouteError
+from rollmesh.errors import InvalidSpec, RouteError
+from rollmesh.fleet.settings import FleetSettings
 from rollmesh.limits import Limits
 from rollmesh.opening import Endpoints, OpeningOptions, RouteIds, is_served
 from rollmesh.ports import AutoresetMode, EnvContract, Info
 from rollmesh.results.result import EpisodeResult, EvalResult
+from rollmesh.run_arguments import DRAWN_SEEDS, PathArgument, PlanArgument, RunArguments, Workers
+from rollmesh.running import plan_run, why_stopped
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.driver import RouteDriver
 from rollmesh.runtime.hooks import Dispatcher
@@ -37,7 +40,6 @@ from rollmesh.spaces.space import Discrete
 
 _logger = logging.getLogger(__name__)
 
-_PLAN_SEEDS = 2**31
 _NO_ENV = EnvContract(
     id="-", observation_space=Discrete(n=1), action_space=Discrete(n=1), num_envs=1
 )
@@ -46,24 +48,32 @@ _NO_ENV = EnvContract(
 
 def evaluate(
     model: object,
-    env: object,
+    env: object = None,
     *,
     episodes: int | None = None,
     seeds: Iterable[int] | None = None,
     base_seed: int | None = None,
     options: Info | Sequence[Info | None] | None = None,
     num_envs: int | None = None,
+    plan: PlanArgument = None,
+    workers: Workers = None,
+    run_dir: PathArgument = None,
+    new: bool = False,
+    stop_when: str | None = None,
+    max_errors: float | None = None,
+    fleet: FleetSettings | None = None,
     execution_horizon: int | None = None,
     max_episode_steps: int | None = None,
     max_episode_seconds: float | None = None,
     hooks: object = (),
     limits: Limits | None = None,
     replan: Replan = "lane",
-    on_error: OnError = "raise",
+    on_error: OnError | None = None,
     conformance: Policy | Mapping[str, Policy] = "warn",
     cancel: CancelToken | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
+    command: Sequence[str] | None = None,
 ) -> EvalResult:
     """Run a model in an env for a number of episodes and return what came of it.
 
@@ -72,7 +82,7 @@ def evaluate(
             `"random"`, a Stable-Baselines3 file, the address of a served one, or a `RemoteModel`.
         env: A Gymnasium id, `"module:callable"`, a factory, an env, a vector env, the address of a
             served one, a `RemoteEnv`, or a list of these. What is built or connected here is closed
-            here; an instance stays open.
+            here; an instance stays open. Left out where every task of a plan names its own.
         episodes: How many; `seeds` fixes it as well.
         seeds: One env seed an episode, in plan order: any ints of 0 or more, below 2**63 where env
             or model are served.
@@ -81,6 +91,21 @@ def evaluate(
         options: Reset options: one mapping for all episodes, or a list with one (or None) each.
         num_envs: How many envs to build from a factory and run side by side; never more than there
             are episodes.
+        plan: A `Plan`, or the file of one (JSON, TOML, YAML, Python), in place of `episodes`,
+            `seeds`, `base_seed` and `options`.
+        workers: How many env processes, or `"auto"` for what the machine holds. The env is then
+            named (an id, `module:callable`, a factory at the top of a module), or a list of such
+            and of addresses. The model is asked for many lanes at once where it can be, on a
+            thread of its own. A worker that dies or hangs is replaced, and its episode started
+            again from its seed.
+        run_dir: A folder to keep the run in: every episode is on disk before it counts, and the
+            same call again runs only what is left.
+        new: Moves what is in `run_dir` aside and starts over.
+        stop_when: Ends the run once a question is answered, such as `"width<0.05"`; the rules, and
+            why they do not fool you, are told in docs/statistics.md.
+        max_errors: Ends the run once more episodes errored: a number, or a share of the planned
+            ones below 1. None: no number does.
+        fleet: How workers are run, beyond their number.
         execution_horizon: How many actions of a chunk are executed; None is all of them.
         max_episode_steps: Truncates an episode after so many steps.
         max_episode_seconds: Truncates an episode after so many seconds.
@@ -88,12 +113,14 @@ def evaluate(
         limits: How long each operation may take.
         replan: Whose queued actions an episode's end drops: `"lane"` or `"batch"`.
         on_error: `"raise"` ends the run at the first fault; `"continue"` marks the episode of an
-            env fault as errored and rebuilds the env from its factory.
+            env fault as errored and rebuilds the env from its factory. None is `"continue"` with
+            workers, else `"raise"`.
         conformance: What happens to a value outside its space: `"warn"`, `"strict"`, `"off"`, or a
             mapping with one for `"env"` and one for `"model"`.
         cancel: A token that stops the run from another thread.
         env_kwargs: Keyword arguments for the env's id or factory.
         model_kwargs: Keyword arguments for the model's class or factory.
+        command: The command line that this call stands for; kept in `run_dir`.
 
     Returns:
         The result; empty, with nothing built or called, for 0 episodes.
@@ -102,16 +129,35 @@ def evaluate(
         InvalidSpec: An argument is wrong, or the env cannot do what is asked.
         RouteError: The run failed or was cancelled. `error.result` holds the episodes that had
             ended.
+        RunError: `run_dir` holds another run, is in use by another process, or is damaged.
+        JournalError: An episode could not be written down; what counted is on disk.
 
     Guarantees: N episodes asked means the N planned ones, in plan order in the result, whatever the
     width and however fast a lane is.
     """
-    plan = read_plan(episodes=episodes, seeds=seeds, base_seed=base_seed, options=options)
-    if is_served(env) or is_served(model):
-        check_sendable(plan.seeds)
+    run_arguments = RunArguments(
+        plan=plan,
+        workers=workers,
+        run_dir=run_dir,
+        new=new,
+        stop_when=stop_when,
+        max_errors=max_errors,
+        fleet=fleet,
+        command=command,
+    )
+    loose = None
+    if plan is None:
+        loose = read_plan(episodes=episodes, seeds=seeds, base_seed=base_seed, options=options)
+        if is_served(env) or is_served(model):
+            check_sendable(loose.seeds)
+    else:
+        _refuse_beside_plan(episodes=episodes, seeds=seeds, base_seed=base_seed, options=options)
+    if on_error is None:
+        on_error = "raise" if workers is None else "continue"
     width = optional_count("num_envs", num_envs)
     checked_limits = read_limits(limits)
     policies = read_conformance(conformance)
+    token = read_cancel(cancel)
     template = SessionSpec(
         env_contract=_NO_ENV,
         execution_horizon=optional_count("execution_horizon", execution_horizon),
@@ -121,21 +167,35 @@ def evaluate(
         on_error=on_error,
         limits=checked_limits,
     )
-    run = _Run(plan=plan, template=template, hooks=read_hooks(hooks), cancel=read_cancel(cancel))
     opening = OpeningOptions(
-        num_envs=width if width is None else min(width, plan.count),
+        num_envs=width if width is None or loose is None else min(width, loose.count),
         env_kwargs=read_kwargs("env_kwargs", env_kwargs),
         model_kwargs=read_kwargs("model_kwargs", model_kwargs),
         env_conformance=policies[0],
         model_conformance=policies[1],
         limits=checked_limits,
         share_thread=on_error == "raise",
+        execution_horizon=template.execution_horizon,
+        cancel=token,
     )
-    if plan.count == 0:
+    read = {"hooks": read_hooks(hooks), "cancel": token}
+    if loose is not None and loose.count == 0:
         return EvalResult(episodes=())
+    if loose is None or run_arguments.is_wanted:
+        run = plan_run(
+            run_arguments, loose, model=model, env=env, template=template, opening=opening
+        )
+        return replace(run, **read).run()
+    run = _Run(plan=loose, template=template, **read)
     ids = RouteIds(session_id=template.session_id, env_id=template.env_id)
     endpoints = Endpoints(model, env, ids=ids, options=opening, hooks=run.hooks)
     return run.over(endpoints)
+
+
+def _refuse_beside_plan(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidSpec(name, "contradicts plan, which says which episodes there are")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +214,7 @@ class _Run:
                 return self._drive(endpoints)
         except RouteError as error:
             if error.result is None and not isinstance(error, InvalidSpec):
-                error.result = self._result(None, endpoints, stopped=_why(error))
+                error.result = self._result(None, endpoints, stopped=why_stopped(error))
             raise
 
     def _drive(self, endpoints: Endpoints) -> EvalResult:
@@ -184,7 +244,7 @@ class _Run:
                 plan_seed=plan_seed,
                 width=spec.width,
                 elapsed_s=(SYSTEM_CLOCK.monotonic_ns() - started_ns) / 1e9,
-                stopped=_why(error),
+                stopped=why_stopped(error),
             )
             raise
         short = report.total_episodes < self.plan.count
@@ -208,7 +268,7 @@ class _Run:
             return spec, None
         plan_seed = plan.base_seed
         if plan_seed is None:
-            plan_seed = secrets.randbelow(_PLAN_SEEDS)
+            plan_seed = secrets.randbelow(DRAWN_SEEDS)
         seeded = replace(spec, episode_seeds=derived_seeds(plan_seed, plan.count))
         if seeded.owns_resets(capabilities):
             return seeded, plan_seed
@@ -286,10 +346,3 @@ class _Run:
             elapsed_s=elapsed_s,
             stopped=stopped,
         )
-
-
-def _why(error: RouteError) -> str:
-    """Return in one line why a run stopped."""
-    if isinstance(error, RouteCancelled):
-        return error.reason
-    return str(error).strip().partition("\n")[0] or type(error).__name__

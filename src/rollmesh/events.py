@@ -152,6 +152,20 @@ class EpisodeErrored(Event, frozen=True, gc=False, kw_only=True):
     attempts: int = 1
 
 
+class EpisodesStored(Event, frozen=True, gc=False, kw_only=True):
+    """Episodes are on disk; called from the journal's own thread.
+
+    Attributes:
+        planned: Episodes of the plan.
+        episodes: What is stored, as `EpisodeResult` objects.
+        is_resumed: Whether they had ended in an earlier start; told once, before anything runs.
+    """
+
+    planned: int
+    episodes: tuple[Any, ...]
+    is_resumed: bool = False
+
+
 class WorkerChanged(Event, frozen=True, gc=False, kw_only=True):
     """A worker process of a fleet changed its state.
 

@@ -6,36 +6,53 @@ stays open.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from rollmesh import events
+from rollmesh.arguments import with_order
 from rollmesh.endpoint.clients.env_client import HasEnvPort
 from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute
 from rollmesh.endpoint.envs.contracts import is_env
 from rollmesh.endpoint.envs.env_loading import open_env
+from rollmesh.endpoint.envs.hosted_env import leave
+from rollmesh.endpoint.models.batched import Batching, batched
+from rollmesh.endpoint.models.batching import BatchingModel
 from rollmesh.endpoint.models.model_loading import open_model
+from rollmesh.endpoint.models.policy import ThreadedModel
+from rollmesh.endpoint.models.replicated import Replicas, is_several
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.targets import is_address
-from rollmesh.errors import EndpointFault, EnvFailed, ModelFailed
+from rollmesh.errors import EndpointFault, EnvFailed, InvalidSpec, ModelFailed, RouteCancelled
+from rollmesh.fleet.plan import Task
+from rollmesh.fleet.settings import FleetSettings
 from rollmesh.ids import MINT
 from rollmesh.limits import Limits
 from rollmesh.ports import (
     SUBSET_STEP,
     AdapterContext,
+    EnvContract,
     EnvPort,
     ModelPort,
     ReleaseAdapterRequest,
 )
+from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.hooks import Dispatcher
 from rollmesh.spaces.conformance import Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from rollmesh.fleet.worker_spec import EnvTarget
+
 _logger = logging.getLogger(__name__)
+
+_PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +68,11 @@ class OpeningOptions:
         limits: Bound building, loading and closing.
         share_thread: Whether an env and a model built here may live on one thread: the loop then
             runs there without a handover a step. Only where an env is never rebuilt.
+        fleet: Has worker processes run the env; None runs it here.
+        batching: Has the lanes' requests put together, where the model takes several; None asks
+            for each alone.
+        execution_horizon: How many actions of a chunk are executed, for a served model to know.
+        cancel: Ends connecting.
     """
 
     num_envs: int | None
@@ -60,6 +82,50 @@ class OpeningOptions:
     model_conformance: Policy
     limits: Limits
     share_thread: bool
+    fleet: FleetOpening | None = None
+    batching: Batching | None = None
+    execution_horizon: int | None = None
+    cancel: CancelToken | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetOpening:
+    """An env that is to be run by worker processes.
+
+    Attributes:
+        workers: How many.
+        settings: How they are run.
+        setups: What lanes may have to hold, by name.
+    """
+
+    workers: int
+    settings: FleetSettings
+    setups: Mapping[str, Task]
+
+    def targets(
+        self, named: Sequence[Any], env_kwargs: Mapping[str, Any] | None
+    ) -> dict[str, EnvTarget]:
+        """Return what builds the env of each setup: the task's own, or the run's.
+
+        Raises:
+            InvalidSpec: One cannot be found by name from another process, or there are several
+                envs and nothing says which is meant.
+        """
+        from rollmesh.fleet.worker_spec import EnvTarget
+
+        if len(named) > 1:
+            raise InvalidSpec(
+                "env",
+                f"names {len(named)} envs for the workers; name one, or give a plan whose tasks "
+                "name their own",
+            )
+        targets: dict[str, EnvTarget] = {}
+        for name, task in self.setups.items():
+            env = task.env if task.env is not None else next(iter(named), None)
+            if env is not None:
+                kwargs = {**(env_kwargs or {}), **task.env_kwargs}
+                targets[name] = EnvTarget.of(env, kwargs)
+        return targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +166,10 @@ class Endpoints:
         self._env_port: EnvPort | None = None
         self._model_port: ModelPort | None = None
         self._handed_over = False
-        self.env_component = name_of(env)
+        self._batcher: BatchingModel | None = None
+        self._batched_on: OwnThread | None = None  # the model's, which the batcher was lent
+        self.width = 1
+        self.env_component = "fleet" if env is None else name_of(env)
         self.model_component = name_of(model)
         self.owns_env = not is_given_env(env)
 
@@ -119,6 +188,9 @@ class Endpoints:
     def __enter__(self) -> Self:
         try:
             self._open()
+        except InvalidSpec as error:
+            self.close("opening failed")
+            raise with_order(error, self._model, self._env) from error.__cause__
         except BaseException:
             self.close("opening failed")
             raise
@@ -143,6 +215,14 @@ class Endpoints:
                 self._quietly("model", lambda: model.release_adapter(request))
             if env is not None and self.owns_env:
                 self._quietly("env", lambda: env.close(close_s))
+        # a call that was left behind may hold the connection of an endpoint that is served
+        leave(model)
+        if self.owns_env:
+            leave(env)
+        if self._batcher is not None:
+            self._batcher.close()
+        if self._batched_on is not None:
+            self._batched_on.stop()
         if self._thread is not None:
             self._thread.stop()
 
@@ -153,18 +233,11 @@ class Endpoints:
         if options.share_thread and self.owns_env and options.num_envs in (None, 1):
             self._thread = OwnThread("rollmesh-route")
         try:
-            env = open_env(
-                self._env,
-                num_envs=options.num_envs,
-                env_kwargs=options.env_kwargs,
-                conformance=options.env_conformance,
-                report=None,
-                limits=options.limits,
-                thread=self._thread,
-            )
+            env = self._open_env()
         except EndpointFault as fault:
             raise self._failed(EnvFailed, fault, self.env_component, "env.connect") from fault
         self._env_port = env
+        self.width = env.contract.num_envs
         self.env_component = env.contract.id or self.env_component
         route = events.Route(self._ids.env_id, self.env_component, self.model_component)
         if self._dispatcher.env_connected is not None:
@@ -172,22 +245,108 @@ class Endpoints:
                 events.EnvConnected(session_id=self._ids.session_id, route=route)
             )
         try:
-            self._model_port = open_model(
-                self._model,
-                observation_space=env.contract.observation_space,
-                action_space=env.contract.action_space,
-                conformance=options.model_conformance,
-                report=None,
-                limits=options.limits,
-                thread=self._thread,
-                model_kwargs=options.model_kwargs,
-                route=self._model_route(env),
-            )
+            self._model_port = self._open_model(env)
         except EndpointFault as fault:
             raise self._failed(ModelFailed, fault, self.model_component, "model.connect") from fault
+        self._batch(env.contract)
         if self._dispatcher.model_connected is not None:
             self._dispatcher.model_connected(
                 events.ModelConnected(session_id=self._ids.session_id, route=route)
+            )
+
+    def _open_model(self, env: EnvPort) -> ModelPort:
+        options, fleet = self._options, self._options.fleet
+        route = self._model_route(env)
+        processes = None if fleet is None else fleet.settings.model_workers
+        if processes is not None or is_several(self._model):
+            return Replicas(
+                processes=processes,
+                model_kwargs=options.model_kwargs,
+                conformance=options.model_conformance,
+                batching=options.batching,
+                limits=options.limits,
+            ).open(self._model, route)
+        return open_model(
+            self._model,
+            observation_space=env.contract.observation_space,
+            action_space=env.contract.action_space,
+            conformance=options.model_conformance,
+            report=None,
+            limits=options.limits,
+            thread=self._thread,
+            model_kwargs=options.model_kwargs,
+            route=route,
+            cancel=options.cancel,
+        )
+
+    def _open_env(self) -> EnvPort:
+        options = self._options
+        if options.fleet is not None:
+            return self._open_fleet(options.fleet)
+        return open_env(
+            self._env,
+            num_envs=options.num_envs,
+            env_kwargs=options.env_kwargs,
+            conformance=options.env_conformance,
+            report=None,
+            limits=options.limits,
+            thread=self._thread,
+            cancel=options.cancel,
+        )
+
+    def _open_fleet(self, opening: FleetOpening) -> EnvPort:
+        from rollmesh.fleet.lanes import FleetEnvs
+        from rollmesh.fleet.options import FleetOptions
+
+        options, settings = self._options, opening.settings
+        fleet = FleetOptions(
+            load_s=options.limits.env_connect_s,
+            close_s=options.limits.close_s,
+            starts_at_once=settings.starts_at_once,
+            threads=settings.threads,
+            pin=settings.pin,
+            conformance=options.env_conformance,
+        )
+        places = _places(self._env)
+        named = [place for place in places if not is_address(place)]
+        addresses = [place for place in places if is_address(place)]
+        return FleetEnvs.open(
+            opening.targets(named, options.env_kwargs),
+            workers=0 if addresses and not named else opening.workers,
+            lanes_per_worker=settings.lanes_per_worker,
+            addresses=addresses,
+            options=fleet,
+            tell=self._worker_changed,
+        )
+
+    def _batch(self, contract: EnvContract) -> None:
+        """Put a batcher in front of the model, where it is wanted and does anything."""
+        batching, model = self._options.batching, self._model_port
+        if batching is None or model is None or contract.num_envs == 1:
+            return
+        port = batched(
+            model,
+            batching,
+            observation_space=contract.observation_space,
+            action_space=contract.action_space,
+        )
+        if isinstance(port, BatchingModel):
+            self._model_port = self._batcher = port
+            if isinstance(model, ThreadedModel) and model.thread is not self._thread:
+                self._batched_on = model.thread
+
+    def _worker_changed(self, worker: int, state: str, detail: str, pid: int | None) -> None:
+        if emit := self._dispatcher.on_worker_changed:
+            route = events.Route(self._ids.env_id, self.env_component, self.model_component)
+            emit(
+                events.WorkerChanged(
+                    session_id=self._ids.session_id,
+                    route=route,
+                    worker=worker,
+                    state=state,
+                    detail=detail,
+                    pid=pid,
+                )
             )
 
     def _model_route(self, env: EnvPort) -> ModelRoute:
@@ -196,6 +355,7 @@ class Endpoints:
             contract=contract,
             session_id=self._ids.session_id,
             env_id=self._ids.env_id,
+            execution_horizon=self._options.execution_horizon,
             is_shared=contract.num_envs > 1 and SUBSET_STEP in env.capabilities,
         )
 
@@ -205,7 +365,10 @@ class Endpoints:
         fault: EndpointFault,
         component: str,
         operation: str,
-    ) -> EnvFailed | ModelFailed:
+    ) -> EnvFailed | ModelFailed | RouteCancelled:
+        cancel = self._options.cancel
+        if cancel is not None and cancel.reason is not None:
+            return RouteCancelled(cancel.reason, route=self._ids.env_id, operation=operation)
         if is_served(self._env if kind is EnvFailed else self._model):
             what = "connecting to it"
         else:
@@ -236,6 +399,13 @@ def is_served(target: object) -> bool:
     return is_address(target) or isinstance(target, (HasEnvPort, HasModelAddress))
 
 
+def _places(env: object) -> list[Any]:
+    """Return where a fleet's lanes are to come from: names, factories, addresses."""
+    if env is None:
+        return []
+    return list(cast("Sequence[Any]", env)) if isinstance(env, (list, tuple)) else [env]
+
+
 def is_given_env(env: object) -> bool:
     """Return whether an env argument is an instance that stays its owner's.
 
@@ -257,3 +427,15 @@ def name_of(target: object) -> str:
         if isinstance(name, str) and name:
             return name
     return type(target).__name__
+
+
+def model_identity(model: object) -> str:
+    """Return what tells a model from another one: its name, and the content of a file."""
+    path = Path(model) if isinstance(model, (str, os.PathLike)) else None
+    if path is None or not path.is_file():
+        return name_of(model)
+    digest = hashlib.blake2b(digest_size=8)
+    with path.open("rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+    return f"{path.name} ({digest.hexdigest()})"

@@ -282,6 +282,22 @@ class SubmitsOperations(Protocol):
 
 
 @runtime_checkable
+class ReadByWaiter(Protocol):
+    """A port with `submit` whose answers are read by the thread that waits for them.
+
+    No other thread calls back, so that an answer costs no handover; whoever submits must wait here.
+    """
+
+    def wait(self, timeout_s: float) -> None:
+        """Call back for what has come; where nothing has, wait for it or `wake`, so long."""
+        ...
+
+    def wake(self) -> None:
+        """End a wait, the one under way or the next. Any thread may, also a signal handler."""
+        ...
+
+
+@runtime_checkable
 class Interruptible(Protocol):
     """A port called on the engine's thread whose wait can be ended from another one."""
 

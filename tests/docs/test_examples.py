@@ -11,8 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-HAS_SHORT_FORM = {"demo.py", "train_cartpole.py", "train_half_cheetah.py"}
-NEEDS = {"demo.py": "mujoco", "half_cheetah.py": "mujoco", "train_half_cheetah.py": "mujoco"}
+HAS_SHORT_FORM = {"demo.py", "fleet_demo.py", "train_cartpole.py", "train_half_cheetah.py"}
+NEEDS = {
+    "demo.py": "mujoco",
+    "fleet_demo.py": "mujoco",
+    "half_cheetah.py": "mujoco",
+    "train_half_cheetah.py": "mujoco",
+}
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.name)

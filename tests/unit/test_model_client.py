@@ -127,6 +127,21 @@ def test_another_route_is_made_known_when_it_comes(server):
     port.close(1.0)
 
 
+@pytest.mark.parametrize("horizon", [None, 3])
+def test_the_execution_horizon_is_told_with_the_route(server, horizon):
+    told = []
+
+    def note(connection, message):
+        told.append(message.body.execution_horizon)
+        connection.send(server._execute(message))
+
+    server.plan(Kind.RESOLVE, note, note)
+    rollmesh.evaluate(server.address, Wide, episodes=1, execution_horizon=horizon)
+    with rollmesh.Session(server.address, Wide, execution_horizon=horizon):
+        pass
+    assert told == [horizon, horizon]
+
+
 @pytest.mark.parametrize("cut", ["drop", "drop_after"])
 def test_p2_a_predict_cut_by_a_drop_is_asked_once(server, cut):
     port = connect_model(server.address, route(), OPTIONS)

@@ -44,7 +44,8 @@ def check_env_command(
     max_steps
         Longest episode to play.
     limits
-        Time limits as a JSON object in milliseconds, such as {"envStepTimeoutMs": 5000}.
+        Time limits as a JSON object, such as {"env_step_s": 5} in seconds, or, by the names of the
+        wire, {"envStepTimeoutMs": 5000} in milliseconds.
     """
     return _check(
         lambda: check_env(

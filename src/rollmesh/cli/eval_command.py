@@ -13,14 +13,20 @@ from cyclopts import Parameter
 
 from rollmesh.api import evaluate
 from rollmesh.cli import exit_codes
+from rollmesh.cli.command_line import WORDS
 from rollmesh.cli.flags import ConnectFlags, Policy, Whole, whole_number
-from rollmesh.cli.interrupts import watch
-from rollmesh.cli.live import View, display
+from rollmesh.cli.interrupts import watch as watch_signals
 from rollmesh.cli.output import Output, own_output
-from rollmesh.errors import InvalidSpec, RollmeshError, RouteCancelled
+from rollmesh.cli.run_flags import RunFlags
+from rollmesh.cli.run_folders import Folder, discard_unused
+from rollmesh.cli.watch_flags import WatchFlags
+from rollmesh.errors import InvalidSpec, JournalError, RollmeshError, RouteCancelled, RunError
 from rollmesh.limits import Limits
 from rollmesh.results.result import EvalResult
 from rollmesh.runtime.cancel import CancelToken
+from rollmesh.viewer.live.json_lines import result_line
+from rollmesh.viewer.live.tally import Tally
+from rollmesh.viewer.live.watching import watching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,29 +35,36 @@ if TYPE_CHECKING:
 
 
 def eval_command(
-    env: str,
+    env: str | None = None,
     /,
     *,
     model: Annotated[str, Parameter(name=["--model", "-m"])],
-    episodes: Annotated[int, Parameter(name=["--episodes", "-n"], converter=whole_number)],
+    episodes: Annotated[
+        int | None, Parameter(name=["--episodes", "-n"], converter=whole_number)
+    ] = None,
     seed: Whole | None = None,
     num_envs: Whole | None = None,
     max_episode_steps: Whole | None = None,
     max_episode_seconds: float | None = None,
     execution_horizon: Whole | None = None,
     replan: Literal["lane", "batch"] = "lane",
-    on_error: Literal["raise", "continue"] = "raise",
+    on_error: Literal["raise", "continue"] | None = None,
     conformance: Policy = "warn",
     env_kwargs: str | None = None,
     model_kwargs: str | None = None,
     limits: str | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
+    json_lines: Annotated[bool, Parameter(negative=())] = False,
+    run: Annotated[RunFlags | None, Parameter(name="*")] = None,
+    watch: Annotated[WatchFlags | None, Parameter(name="*")] = None,
     flags: Annotated[ConnectFlags | None, Parameter(name="*")] = None,
 ) -> int:
     """Evaluate a model in an env.
 
-    Standard output carries the result and nothing else; progress goes to standard error. Ctrl-C
-    stops the run and prints what had finished; a second one does not wait for anything.
+    Standard output carries the result and nothing else; progress goes to standard error. Every
+    episode is written down as it ends: the same command again goes on with a run that was cut
+    short. Ctrl-C starts no new episode and lets running ones end, for a while; a second one does
+    not wait for anything. Both print what had finished.
 
     Exit codes: 0 done, 1 the run failed, 2 bad arguments, 3 some episodes errored, 130 Ctrl-C,
     143 SIGTERM.
@@ -60,12 +73,12 @@ def eval_command(
     ----------
     env
         A Gymnasium id (CartPole-v1, module:Name-v0), module:callable, or the address of a served
-        one.
+        one; left out where every task of a plan names its own.
     model
         module:callable, module:Class, a Stable-Baselines3 .zip, random, or the address of a served
         one; a torch module is named as module:attribute or built by a module:Class.
     episodes
-        How many episodes.
+        How many episodes; a plan says so itself.
     seed
         The seed that all episode seeds follow from; drawn and shown if left out.
     num_envs
@@ -79,7 +92,8 @@ def eval_command(
     replan
         Whose remaining actions an episode's end drops: that lane's, or everybody's.
     on_error
-        Whether a fault of an env ends the run or only its episode.
+        Whether a fault of an env ends the run or only its episode: that is so with workers, if
+        left out.
     conformance
         What happens to a value outside its space: a warning, an error, or nothing.
     env_kwargs
@@ -87,9 +101,12 @@ def eval_command(
     model_kwargs
         Keyword arguments for the model, as a JSON object.
     limits
-        Time limits as a JSON object in milliseconds, such as {"envStepTimeoutMs": 5000}.
+        Time limits as a JSON object, such as {"env_step_s": 5} in seconds, or, by the names of the
+        wire, {"envStepTimeoutMs": 5000} in milliseconds.
     json
         Print the result as JSON.
+    json_lines
+        Print one JSON object a line while the run goes on, the result last; see docs/watching.md.
     """
     with own_output() as output, contextlib.ExitStack() as stack:
         try:
@@ -112,7 +129,25 @@ def eval_command(
             output.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS
         fix_working_directory()
-        return _run(output, absolute_file(model), env, arguments, as_json=json)
+        if episodes is None and (run is None or run.plan is None):
+            output.note("error: --episodes is missing.\nsee rollmesh eval --help")
+            return exit_codes.BAD_ARGUMENTS
+        run = run or RunFlags()
+        try:
+            arguments.update(run.arguments())
+        except InvalidSpec as error:
+            output.note(f"error: {error}")
+            return exit_codes.BAD_ARGUMENTS
+        model = absolute_file(model)
+        folder = _folder(run, env, model, arguments) if run.journal else None
+        try:
+            watchers = (watch or WatchFlags()).hooks(None if folder is None else folder.path)
+            arguments["hooks"] = stack.enter_context(watchers)
+        except InvalidSpec as error:
+            output.note(f"error: {error}")
+            return exit_codes.BAD_ARGUMENTS
+        style: _Style = "lines" if json_lines else "json" if json else "text"
+        return _run(output, model, env, arguments, folder=folder, grace_s=run.grace_s, style=style)
 
 
 def json_object(option: str, text: str | None) -> dict[str, Any] | None:
@@ -170,36 +205,93 @@ class _NoteHandler(logging.Handler):
         self._note(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
-def _run(output: Output, model: str, env: str, arguments: dict[str, Any], *, as_json: bool) -> int:
+_Style = Literal["text", "json", "lines"]
+_DECIDING = (
+    "episodes",
+    "base_seed",
+    "max_episode_steps",
+    "max_episode_seconds",
+    "execution_horizon",
+    "replan",
+    "env_kwargs",
+    "model_kwargs",
+)
+
+
+def _folder(run: RunFlags, env: str | None, model: str, arguments: dict[str, Any]) -> Folder:
+    deciding = {name: arguments[name] for name in _DECIDING}
+    if run.plan is not None:
+        deciding["plan"] = arguments["plan"].hash
+    return Folder.of(run, env, model, deciding)
+
+
+def _run(
+    output: Output,
+    model: str,
+    env: str | None,
+    arguments: dict[str, Any],
+    *,
+    folder: Folder | None,
+    grace_s: float,
+    style: _Style,
+) -> int:
     cancel = CancelToken()
-    planned = arguments["episodes"]
+    plan = arguments["plan"]
+    planned = (arguments["episodes"] or 0) if plan is None else len(plan.episodes)
     with contextlib.ExitStack() as stack:
-        shown = stack.enter_context(display(planned, output))
-        view = View(planned, shown)
+        tally = Tally(planned)
+        json_lines = output.result if style == "lines" else None
+        shown = stack.enter_context(
+            watching(tally, notes=output.notes, json_lines=json_lines, is_stored=folder is not None)
+        )
 
         def give_up(code: int) -> None:
             shown.stop()
-            _print(output, _partial(view, model, env), as_json=as_json)
+            _print(output, _partial(tally, model, env, None), style)
             os._exit(code)
 
-        interrupts = stack.enter_context(watch(cancel, give_up))
+        interrupts = stack.enter_context(watch_signals(cancel, give_up, grace_s))
         with log_to(shown.note):
-            hooks = [view, interrupts]
-            result, error = _evaluate(model, env, {**arguments, "hooks": hooks, "cancel": cancel})
+            hooks = [tally, interrupts, *arguments["hooks"]]
+            arguments = {**arguments, "hooks": hooks, "cancel": cancel}
+            result, error = _evaluate(model, env, arguments, folder=folder, tally=tally)
         interrupts.is_printing = True
         shown.stop()
         if isinstance(error, InvalidSpec):
             output.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS
-        _print(output, result or _partial(view, model, env), as_json=as_json)
+        is_refused = isinstance(error, RunError) and result is None and not tally.episodes
+        if not is_refused:  # then there is nothing to tell of
+            _print(output, result or _partial(tally, model, env, error), style)
         return _exit_code(output, result, error, interrupts)
 
 
 def _evaluate(
-    model: str, env: str, arguments: dict[str, Any]
+    model: str, env: str | None, arguments: dict[str, Any], *, folder: Folder | None, tally: Tally
 ) -> tuple[EvalResult | None, BaseException | None]:
+    kept, unkept = {}, {**arguments, "new": False}
+    if folder is None:
+        tally.count_as_stored()
+    else:
+        kept = {"run_dir": folder.path, "command": WORDS.get()}
     try:
-        return evaluate(model, env, **arguments), None
+        return evaluate(model, env, **arguments, **kept), None
+    except InvalidSpec as error:
+        if folder is not None and folder.is_default:
+            discard_unused(folder.path)
+            if error.field == "run_dir":
+                return _evaluate(model, env, unkept, folder=None, tally=tally)
+        return None, error
+    except JournalError as error:
+        if (
+            folder is not None
+            and folder.is_default
+            and error.acknowledged == 0
+            and error.result is None
+        ):
+            logging.getLogger("rollmesh").warning("this run is not kept: %s", error)
+            return _evaluate(model, env, unkept, folder=None, tally=tally)
+        return error.result, error
     except (RollmeshError, OSError, KeyboardInterrupt) as error:
         return getattr(error, "result", None), error
 
@@ -220,11 +312,19 @@ def _exit_code(
     return exit_codes.SPOILED_EPISODES if result and result.num_errors else exit_codes.OK
 
 
-def _print(output: Output, result: EvalResult, *, as_json: bool) -> None:
-    output.result(result.to_json(indent=2) if as_json else repr(result))
+def _print(output: Output, result: EvalResult, style: _Style) -> None:
+    if style == "lines":
+        output.result(result_line(result))
+    else:
+        output.result(result.to_json(indent=2) if style == "json" else repr(result))
 
 
-def _partial(view: View, model: str, env: str) -> EvalResult:
+def _partial(tally: Tally, model: str, env: str | None, error: BaseException | None) -> EvalResult:
+    is_told = error is not None and not isinstance(error, KeyboardInterrupt)
     return EvalResult(
-        episodes=view.episodes, model=model, env=env, planned=view.planned, stopped="interrupted"
+        episodes=tally.episodes,
+        model=model,
+        env=env or "",
+        planned=tally.planned,
+        stopped=str(error) if is_told else "interrupted",
     )

@@ -3,7 +3,7 @@
 | code | meaning |
 |---|---|
 | 0 | everything asked for was done |
-| 1 | the run or the check failed: an env or model error, a timeout, a failed rule |
+| 1 | the run or the check failed: an env or model error, a timeout, a failed rule, a closed gate |
 | 2 | bad arguments, or a spec that was refused before anything ran |
 | 3 | the run finished, but some episodes were spoiled by a fault (`--on-error continue`) |
 | 130 | interrupted by Ctrl-C (SIGINT); what had finished was printed |

@@ -1,13 +1,14 @@
 """Ctrl-C and SIGTERM: the first stops the run, the second does not wait (layer 9).
 
-In process there is no grace: the first signal starts no new episode and cancels the running ones at
-once; closing what was built is then bounded by the close limit. While the env or model is still
-being built there is nothing to cancel: the signal interrupts the wait. The second signal ends the
-process without waiting for anything, once what had finished was printed.
+The first signal starts no new episode. Running ones get the grace that the command gives them, none
+in process, and are then cancelled; closing what was built is then bounded by the close limit. While
+the env or model is still being built there is nothing to cancel: the signal interrupts the wait.
+The second signal ends the process without waiting for anything, once what had finished was printed.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
@@ -37,7 +38,12 @@ class Interrupts:
         is_printing: Set once the result is on its way out: then signals only change the exit code.
     """
 
-    def __init__(self, cancel: CancelToken, give_up: Callable[[int], None]) -> None:
+    def __init__(
+        self, cancel: CancelToken, give_up: Callable[[int], None], grace_s: float = 0.0
+    ) -> None:
+        self._grace_s = grace_s
+        self._over = _thread.allocate_lock()  # given back once the run is over
+        self._over.acquire()
         self._cancel = cancel
         self._give_up = give_up
         self._process = os.getpid()
@@ -59,9 +65,24 @@ class Interrupts:
             self._give_up(self.exit_code)
             return
         self.exit_code = code
+        if self._grace_s > 0 and self.is_running:
+            self._cancel.drain()
+            # `threading` takes a lock to start one, which the code interrupted here may hold
+            _thread.start_new_thread(self._end_grace, (_REASONS[number],))
+            return
         self._cancel.cancel(_REASONS[number])
         if not self.is_running:
             raise KeyboardInterrupt
+
+    def forget(self) -> None:
+        """End the grace without a cancel: the run is over."""
+        if self._over.locked():
+            self._over.release()
+
+    def _end_grace(self, reason: str) -> None:
+        """Cancel the run when the grace is over and it is not."""
+        if not self._over.acquire(timeout=min(self._grace_s, threading.TIMEOUT_MAX)):
+            self._cancel.cancel(reason)
 
     # ----------------------------------------------------------------- as a hooks object
 
@@ -84,14 +105,17 @@ def _as_if_unhandled(number: int) -> None:
 
 
 @contextlib.contextmanager
-def watch(cancel: CancelToken, give_up: Callable[[int], None]) -> Iterator[Interrupts]:
+def watch(
+    cancel: CancelToken, give_up: Callable[[int], None], grace_s: float = 0.0
+) -> Iterator[Interrupts]:
     """Handle SIGINT and SIGTERM while a run is on; elsewhere than on the main thread, do nothing.
 
     Args:
         cancel: Cancelled by the first signal.
         give_up: Called with the exit code by the second one; it must not return.
+        grace_s: How long running episodes may go on after the first one, in seconds.
     """
-    interrupts = Interrupts(cancel, give_up)
+    interrupts = Interrupts(cancel, give_up, grace_s)
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
@@ -101,6 +125,7 @@ def watch(cancel: CancelToken, give_up: Callable[[int], None]) -> Iterator[Inter
     finally:
         # After a signal the process is on its way out: another one must not change its exit code,
         # not even while the interpreter shuts down, which takes Python's own handlers away.
+        interrupts.forget()
         over = interrupts.exit_code is not None
         for number, handler in before.items():
             known = signal.SIG_DFL if handler is None else handler

@@ -95,7 +95,7 @@ def serve_model_command(
     max_batch
         Rows of different clients that a model with a batch corner is given at once; 1 is none.
     max_wait
-        Seconds that a batch may wait for more rows.
+        Seconds that a batch may wait for more rows; what pays is learned if left out.
     thread_safe
         The model may be called from several threads at once.
     """

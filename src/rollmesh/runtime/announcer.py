@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
 
 from rollmesh import events
 from rollmesh.errors import HookFailed
+from rollmesh.ports import Info
 from rollmesh.runtime.hooks import Dispatcher, TransformContext, TransformFault
 from rollmesh.runtime.lanes import Ending, Episode, Lane, Roster
 from rollmesh.runtime.report import EpisodeSummary
@@ -120,7 +123,7 @@ class Announcer:
                     is_reset=tuple([lane.fresh for lane in roster.lanes]),
                     num_envs=self._num_envs,
                     observation_space=self._observation_space,
-                    observation=observation,
+                    observation=_read_only(observation),
                 )
             )
         return observation
@@ -140,7 +143,7 @@ class Announcer:
                     record_ids=roster.record_ids,
                     steps=roster.steps(),
                     action_space=self._action_space,
-                    action=action,
+                    action=_read_only(action),
                 )
             )
         return action
@@ -163,9 +166,9 @@ class Announcer:
                 rewards=tuple([reply.rewards[place] for place in places]),
                 terminated=tuple([end is not None and end.terminated for end in ends]),
                 truncated=tuple([end is not None and end.truncated for end in ends]),
-                infos=tuple([reply.infos[place] for place in places]),
+                infos=tuple([_own_info(reply.infos[place]) for place in places]),
                 observation_space=self._observation_space,
-                observation=rows,
+                observation=_read_only(rows),
             )
         )
 
@@ -189,9 +192,9 @@ class Announcer:
                     truncated=summary.truncated,
                     success=summary.success,
                     duration_s=summary.duration_s,
-                    final_info=ending.final_info,
+                    final_info=_own_info(ending.final_info),
                     observation_space=self._observation_space,
-                    final_observation=observation,
+                    final_observation=_read_only(observation),
                     task=summary.task,
                     attempts=summary.attempts,
                 )
@@ -241,3 +244,36 @@ class Announcer:
                 operation=f"transform_{what}",
                 step=steps[0],
             ) from fault.cause
+
+
+def _read_only(leaves: Leaves) -> Leaves:
+    """Return the leaves as a list of its own that no observer can write through."""
+    return [_frozen(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+
+
+def _frozen(array: Any) -> Any:
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _own_info(info: Info) -> Info:
+    """Return a copy of an info map that shares no container with it that can be written to."""
+    return {name: _own(value) for name, value in info.items()} if info else {}
+
+
+def _own(value: Any) -> Any:
+    kind = cast("type[Any]", type(value))
+    copy = _COPIES.get(kind)
+    return value if copy is None else copy(value)
+
+
+_COPIES: dict[type[Any], Callable[[Any], Any]] = {
+    np.ndarray: _frozen,
+    dict: lambda value: {key: _own(item) for key, item in value.items()},
+    list: lambda value: [_own(item) for item in value],
+    tuple: lambda value: tuple([_own(item) for item in value]),
+    set: set,
+}

@@ -11,12 +11,13 @@ or list.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
 _logger = logging.getLogger(__name__)
 
@@ -34,13 +35,14 @@ class CancelToken:
         draining: Whether somebody asked that no new episode starts. Read it, never set it.
     """
 
-    __slots__ = ("_first", "_subscribers", "draining", "reason")
+    __slots__ = ("_first", "_followers", "_subscribers", "draining", "reason")
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self.draining = False
         self._first: dict[str, str] = {}
         self._subscribers: list[_Subscriber] = []
+        self._followers: list[CancelToken] = []
 
     @property
     def cancelled(self) -> bool:
@@ -59,6 +61,22 @@ class CancelToken:
     def drain(self) -> None:
         """Ask for no new episodes: those that run may end, and so does the route then."""
         self.draining = True
+        for follower in tuple(self._followers):
+            follower.drain()
+
+    @contextlib.contextmanager
+    def follower(self) -> Generator[CancelToken, None, None]:
+        """Give a token that is stopped with this one, and by itself without this one."""
+        own = CancelToken()
+        self._followers.append(own)
+        unsubscribe = self.subscribe(lambda: own.cancel(self.reason or DEFAULT_REASON))
+        if self.draining:
+            own.drain()
+        try:
+            yield own
+        finally:
+            unsubscribe()
+            self._followers.remove(own)
 
     def subscribe(self, fn: Callable[[], object]) -> Callable[[], None]:
         """Call `fn()` once on cancel, at once if that has happened; return what takes it back.

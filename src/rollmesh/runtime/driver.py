@@ -28,7 +28,7 @@ from rollmesh.runtime.group import group_loop
 from rollmesh.runtime.hooks import Dispatcher
 from rollmesh.runtime.lanes import Group
 from rollmesh.runtime.operations import GroupLoop, Operation
-from rollmesh.runtime.report import EpisodeSummary, RouteReport
+from rollmesh.runtime.report import EpisodeSummary, LostAttempt, RouteReport
 from rollmesh.runtime.route import Route
 from rollmesh.runtime.spec import SessionSpec
 from rollmesh.runtime.telemetry import Telemetry
@@ -45,6 +45,9 @@ MakesEngine = Callable[[EngineParts], Engine]
 class RouteDriver:
     """Drives one route once.
 
+    `tell` takes each episode as it ends, and then the report holds none of them; `tell_lost` takes
+    each attempt that came to nothing and is made again. Both are called on the engine's thread.
+
     Guarantees: a bad spec touches nothing; exactly one final telemetry snapshot on every other way
     out; the report's snapshot is that object; no event comes after the last one.
     """
@@ -58,6 +61,7 @@ class RouteDriver:
         hooks: Sequence[object] = (),
         make_engine: MakesEngine | None = None,
         tell: Callable[[EpisodeSummary], None] | None = None,
+        tell_lost: Callable[[LostAttempt], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         mint: MintsIds = MINT,
     ) -> None:
@@ -67,6 +71,7 @@ class RouteDriver:
         self._dispatcher = Dispatcher(hooks)
         self._make_engine = make_engine
         self._tell = tell
+        self._tell_lost = tell_lost
         self._clock = clock
         self._mint = mint
         self._ran = False
@@ -97,8 +102,10 @@ class RouteDriver:
             cancel=cancel,
             mint=self._mint,
             tell=self._tell,
+            tell_lost=self._tell_lost,
         )
         groups = make_groups(spec.width, capabilities)
+        route.groups_left = len(groups)
         engine = self._engine(cancel, len(groups))
         ticker = Ticker(
             spec.limits.telemetry_window_s,

@@ -24,12 +24,22 @@ def group_loop(route: Route, group: Group) -> GroupLoop:
 
     A fault spoils the episodes that were running on the group. Under `on_error="continue"` an env
     fault then has the group built anew; any other fault ends the route. Where the session with a
-    served endpoint was lost, they are not spoiled but started again, as new attempts.
+    served endpoint was lost, they are not spoiled but started again, as new attempts. A lane that
+    was given up leaves its episode to the others.
     """
+    try:
+        yield from _play(route, group)
+    finally:
+        route.groups_left -= 1
+
+
+def _play(route: Route, group: Group) -> GroupLoop:
     while True:
         try:
             yield from _episodes(route, group)
         except (EndpointFailed, OperationTimeout) as error:
+            if route.may_do_without(group, error):
+                return
             if again := route.may_try_again(group, error):
                 ids = route.take_back(group, error)
             else:

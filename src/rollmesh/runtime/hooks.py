@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         EnvConnected,
         EpisodeCompleted,
         EpisodeErrored,
+        EpisodesStored,
         EpisodeStarted,
         Log,
         ModelConnected,
@@ -55,6 +56,7 @@ EVENTS = (
     "session_failed",
     "on_telemetry",
     "on_worker_changed",
+    "on_episodes_stored",
 )
 TRANSFORMS = ("transform_observation", "transform_action")
 
@@ -147,6 +149,9 @@ class Hooks:
     def on_worker_changed(self, event: WorkerChanged) -> None:
         """Take note that a worker process started, got ready, was lost or stopped."""
 
+    def on_episodes_stored(self, event: EpisodesStored) -> None:
+        """Take note that episodes are on disk; called from the journal's thread."""
+
     def transform_observation(self, context: TransformContext, observation: Leaves) -> Leaves:
         """Return the observations to use in place of `observation`, row for row."""
         del context
@@ -205,6 +210,7 @@ class Dispatcher:
         self.session_failed = _observer("session_failed", hooks)
         self.on_telemetry = _observer("on_telemetry", hooks)
         self.on_worker_changed = _observer("on_worker_changed", hooks)
+        self.on_episodes_stored = _observer("on_episodes_stored", hooks)
         self.transform_observation = _transform("transform_observation", hooks)
         self.transform_action = _transform("transform_action", hooks)
 

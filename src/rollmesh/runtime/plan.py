@@ -47,6 +47,11 @@ class EpisodePlan:
         self._again.append(episode)
         self._again.sort(key=lambda one: one.index)
 
+    def leave(self, episode: Episode) -> None:
+        """Have a planned episode claimed again, as the attempt that it was: it did not begin."""
+        self._again.append(replace(episode, attempt=episode.attempt - 1))
+        self._again.sort(key=lambda one: one.index)
+
     def claim(self, lanes: Sequence[Lane], *, may_idle: bool) -> list[Episode | None]:
         """Return the next episode for each lane, in order.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rollmesh.errors import RouteError
 from rollmesh.events import TelemetrySnapshot
 
 
@@ -45,6 +46,21 @@ class EpisodeSummary:
     task: str = ""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LostAttempt:
+    """One try at an episode that came to nothing and is made again.
+
+    Attributes:
+        index: The episode's plan index.
+        attempt: Which try it was, from 1.
+        error: What became of it; its `__cause__` is the endpoint's own fault.
+    """
+
+    index: int
+    attempt: int
+    error: RouteError
+
+
 @dataclass(frozen=True, kw_only=True)
 class RouteReport:
     """What one session came to; partial when it is carried by an error.
@@ -54,7 +70,8 @@ class RouteReport:
         env_id: The attachment.
         total_steps: Moves of the reported episodes.
         total_episodes: Number of reported episodes, errored ones included.
-        episodes: Summaries in plan order (completion order under `budget="completions"`).
+        episodes: Summaries in plan order (completion order under `budget="completions"`); none
+            where somebody was told of each as it ended.
         telemetry: The final session snapshot.
     """
 

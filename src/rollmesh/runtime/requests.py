@@ -131,9 +131,9 @@ class Requests:
     def prepare(self, lane: Lane, setup: str) -> Operation:
         """Have a lane ready for an episode of this setup."""
         indices = (lane.env_index,)
-        limit_s = self._spec.limits.env_connect_s
         request = PrepareRequest(indices, setup)
-        return Operation("env", "prepare", request, "env.prepare", lane.steps, limit_s, indices)
+        # its port bounds starting and building, from when it is the lane's turn
+        return Operation("env", "prepare", request, "env.prepare", lane.steps, None, indices)
 
     def release(self, reason: str) -> list[Operation]:
         """Evict what the model still holds, then release the adapter (rule R28)."""

@@ -35,7 +35,7 @@ from rollmesh.runtime.hooks import Dispatcher
 from rollmesh.runtime.lanes import Ending, Episode, Group, Lane, QueuedFrame, Roster
 from rollmesh.runtime.operations import Operation
 from rollmesh.runtime.plan import EpisodePlan
-from rollmesh.runtime.report import EpisodeSummary, RouteReport
+from rollmesh.runtime.report import EpisodeSummary, LostAttempt, RouteReport
 from rollmesh.runtime.requests import Requests
 from rollmesh.runtime.spec import SessionSpec
 from rollmesh.runtime.success import read_success
@@ -57,6 +57,8 @@ class Route:
         announcer: Tells the hooks.
         telemetry: Takes samples.
         total_steps: Moves of the reported episodes.
+        total_episodes: Reported episodes.
+        groups_left: Groups that have not come to their end.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Route:
         cancel: CancelToken,
         mint: MintsIds,
         tell: Callable[[EpisodeSummary], None] | None = None,
+        tell_lost: Callable[[LostAttempt], None] | None = None,
     ) -> None:
         self.spec = spec
         self.mode = spec.autoreset_mode
@@ -80,21 +83,19 @@ class Route:
         self.announcer = Announcer(spec, dispatcher)
         self.telemetry = telemetry
         self.total_steps = 0
+        self.groups_left = 1
         self._cancel = cancel
         self._mint = mint
         self._tell = tell
+        self._tell_lost = tell_lost
         self._ends = EndReader(spec, lambda text: self.announcer.log("warning", text))
         self._observation_codec = spec.env_contract.observation_space.codec
         self._action_codec = spec.env_contract.action_space.codec
         self._needs_fillers = spec.width > 1 or not self.owns_resets
         self._starts = 0
+        self.total_episodes = 0
         self._summaries: list[EpisodeSummary] = []
         self._told_success = False
-
-    @property
-    def total_episodes(self) -> int:
-        """Reported episodes."""
-        return len(self._summaries)
 
     @property
     def budget_met(self) -> bool:
@@ -306,6 +307,21 @@ class Route:
         most = self.spec.max_attempts
         return all([one is not None and one.attempt < most for one in episodes])
 
+    def may_do_without(self, group: Group, error: RouteError) -> bool:
+        """Whether a lane was given up and others go on; its episode is theirs then."""
+        if not (isinstance(error, EndpointFailed) and error.is_lane_lost):
+            return False
+        if self.groups_left <= 1:
+            return False
+        self.announcer.log("warning", f"goes on without lane {group.lanes[0].env_index}: {error}")
+        for lane in group.lanes:
+            episode = lane.next or lane.episode
+            if lane.owes and episode is not None:
+                self.plan.leave(episode)
+            lane.clear()
+        group.changed()
+        return True
+
     def _is_lost(self, error: RouteError) -> bool:
         if isinstance(error, OperationTimeout):
             return self.spec.retry_late and error.operation.startswith("env.")
@@ -321,6 +337,10 @@ class Route:
             if lane.owes and episode is not None:
                 cause = str(error).partition("\n")[0]
                 self.plan.give_back(episode, cause)
+                if self._tell_lost is not None:
+                    self._tell_lost(
+                        LostAttempt(index=episode.index, attempt=episode.attempt, error=error)
+                    )
                 self.announcer.log(
                     "warning",
                     f"episode {episode.index} is started again, as attempt {episode.attempt + 1}: "
@@ -354,9 +374,11 @@ class Route:
         self.announcer.episode_errored(summary, episode.record_id)
 
     def _report(self, summary: EpisodeSummary) -> None:
-        self._summaries.append(summary)
-        if self._tell is not None:
+        if self._tell is None:
+            self._summaries.append(summary)
+        else:
             self._tell(summary)
+        self.total_episodes += 1
         self.total_steps += summary.steps
 
     def report(self, snapshot: events.TelemetrySnapshot) -> RouteReport:
@@ -368,7 +390,7 @@ class Route:
             session_id=self.spec.session_id,
             env_id=self.spec.env_id,
             total_steps=self.total_steps,
-            total_episodes=len(episodes),
+            total_episodes=self.total_episodes,
             episodes=tuple(episodes),
             telemetry=snapshot,
         )

@@ -14,9 +14,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
+from threading import get_ident
 from typing import Any
 
 from rollmesh.errors import ProtocolError, RouteCancelled, RouteError
+from rollmesh.ports import ReadByWaiter
 from rollmesh.runtime.engine.base import (
     CANCEL_GRACE_S,
     LOOK_AGAIN_S,
@@ -44,6 +46,7 @@ class Flight:
         started_ns: When it was submitted.
         result: Its reply, or the exception it raised, once landed.
         ended_ns: When it landed.
+        expires_ns: When it is late; None where it has no limit.
     """
 
     task: Task | None
@@ -51,12 +54,11 @@ class Flight:
     started_ns: int
     result: Any = None
     ended_ns: int = 0
+    expires_ns: int | None = field(init=False)
 
-    @property
-    def expires_ns(self) -> int | None:
-        """When it is late; None where it has no limit."""
+    def __post_init__(self) -> None:
         limit = self.operation.timeout_s
-        return None if limit is None else self.started_ns + int(limit * 1e9)
+        self.expires_ns = None if limit is None else self.started_ns + int(limit * 1e9)
 
 
 @dataclass
@@ -82,7 +84,14 @@ class Deadlines:
         return [next(iter(flights.values())) for flights in self._classes.values() if flights]
 
     def next_expiry_ns(self) -> int | None:
-        return _first(self.oldest())
+        first = None
+        for flights in self._classes.values():
+            for flight in flights.values():
+                expires_ns = flight.expires_ns
+                if expires_ns is not None and (first is None or expires_ns < first):
+                    first = expires_ns
+                break  # the oldest
+        return first
 
 
 def _first(flights: Sequence[Flight]) -> int | None:
@@ -99,6 +108,8 @@ class ConcurrentEngine:
         self._inline = BlockingEngine(parts)
         self._slow = SlowNotice(parts)
         self._inbox: SimpleQueue[Flight | None] = SimpleQueue()
+        self._reader = parts.env if isinstance(parts.env, ReadByWaiter) else None
+        self._reading = 0
         self._flights = Deadlines()
         self._submits = {
             target: callable(getattr(port, "submit", None))
@@ -149,7 +160,32 @@ class ConcurrentEngine:
     def _wake(self) -> None:
         """Have the engine see a cancel; runs on the thread that cancels."""
         self._inbox.put(None)
+        if self._reader is not None:
+            self._reader.wake()
         self._inline.interrupt()
+
+    def _put(self, flight: Flight) -> None:
+        """Put an answer into the inbox. Any thread may."""
+        self._inbox.put(flight)
+        if self._reading and self._reading != get_ident() and self._reader is not None:
+            self._reader.wake()
+
+    def _take(self, timeout_s: float) -> Flight | None:
+        """Return the next item of the inbox, or None when none came within `timeout_s` seconds.
+
+        A port whose answers are read by whoever waits for them is waited on.
+        """
+        reader, inbox = self._reader, self._inbox
+        if reader is None:
+            return take(inbox, timeout_s)
+        if inbox.empty():
+            self._reading = get_ident()
+            try:
+                if inbox.empty():  # nothing came before others could know that we read
+                    reader.wait(max(0.0, timeout_s))
+            finally:
+                self._reading = 0
+        return None if inbox.empty() else inbox.get()
 
     # -------------------------------------------------------------------- driving
 
@@ -190,13 +226,13 @@ class ConcurrentEngine:
 
     def _submit(self, task: Task | None, operation: Operation) -> None:
         flight = Flight(task, operation, self._now())
-        inbox, now = self._inbox, self._now
+        put, now = self._put, self._now
 
         def land(result: Any) -> None:
             if not flight.ended_ns:  # a second answer is dropped
                 flight.result = result
                 flight.ended_ns = now()
-                inbox.put(flight)
+                put(flight)
 
         port = self._parts.port(operation)
         try:
@@ -212,8 +248,9 @@ class ConcurrentEngine:
                 f"the route cannot go on: {self._running} groups wait and nothing is under way",
                 route=self._parts.env_id,
             )
+        left_s = self._left_s(expiry_ns)
         try:
-            flight = take(self._inbox, self._left_s(expiry_ns))
+            flight = self._take(left_s)
         except KeyboardInterrupt:
             if self._shutdown:
                 raise
@@ -221,6 +258,8 @@ class ConcurrentEngine:
             return
         if flight is not None:
             self._land(flight)
+            if left_s <= 0:  # a busy route must not keep what is late waiting
+                self._expire()
         elif self._parts.cancel.reason is not None and not self._shutdown:
             self._cancel()
         else:
@@ -247,7 +286,7 @@ class ConcurrentEngine:
             result = self._parts.cancelled(operation)
         elif isinstance(result, BaseException):
             result = self._parts.told(task, operation, result)
-        elif flight.expires_ns is not None and flight.ended_ns > flight.expires_ns:
+        elif self._is_late(flight):
             result = self._parts.timed_out(operation, abandoned=False)
         elif operation.method in ("rebuild", "prepare"):
             self._left.rebuilt(operation)
@@ -255,6 +294,12 @@ class ConcurrentEngine:
             result.started_ns = flight.started_ns
             result.ended_ns = flight.ended_ns
         self._advance(task, result)
+
+    def _is_late(self, flight: Flight) -> bool:
+        """Whether an answer came after its deadline; nobody knows when one came that we read."""
+        if flight.expires_ns is None or flight.ended_ns <= flight.expires_ns:
+            return False
+        return self._reader is None or flight.operation.target != "env"
 
     # ------------------------------------------------------------ cancel, deadlines
 
@@ -264,6 +309,8 @@ class ConcurrentEngine:
                 self._advance(flight.task, self._parts.cancelled(flight.operation))
 
     def _expire(self) -> None:
+        if self._reader is not None:  # what has come while we were elsewhere is not late
+            self._reader.wait(0.0)
         now_ns = self._now()
         for flight in self._flights.all():
             if flight.ended_ns:  # it is in the inbox, or a Ctrl-C came as it was taken out
@@ -315,7 +362,7 @@ class ConcurrentEngine:
                     grace_s = CANCEL_GRACE_S
                     end_ns = self._now() + int(grace_s * 1e9)
                 left_s = self._left_s(_first(awaited) if end_ns is None else end_ns)
-                if (flight := take(self._inbox, left_s)) is not None:
+                if (flight := self._take(left_s)) is not None:
                     self._flights.remove(flight)
                 elif left_s <= 0:
                     break

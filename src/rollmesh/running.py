@@ -1,0 +1,493 @@
+"""One run of a plan: its journal, its endpoints, its driver, and the rules that end it (layer 8).
+
+`evaluate` comes here where a run is more than a loop: several worker processes, a folder that it
+survives in, a plan of tasks, a rule that stops it. What has ended before is not run again; what
+ends now is recorded before it counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollmesh import events
+from rollmesh.arguments import EpisodePlan
+from rollmesh.clock import SYSTEM_CLOCK
+from rollmesh.endpoint.models.batched import Batching
+from rollmesh.errors import InvalidSpec, JournalError, RouteCancelled, RouteError, WorkerLost
+from rollmesh.fleet.plan import Plan
+from rollmesh.fleet.settings import FleetSettings
+from rollmesh.opening import (
+    Endpoints,
+    FleetOpening,
+    OpeningOptions,
+    RouteIds,
+    model_identity,
+    name_of,
+)
+from rollmesh.ports import AutoresetMode
+from rollmesh.results.packed import PackedEpisodes
+from rollmesh.results.result import EpisodeResult, EvalResult
+from rollmesh.run_arguments import RunArguments
+from rollmesh.runtime.cancel import CancelToken
+from rollmesh.runtime.driver import RouteDriver
+from rollmesh.runtime.hooks import Dispatcher
+from rollmesh.runtime.report import EpisodeSummary, LostAttempt, RouteReport
+from rollmesh.runtime.spec import SessionSpec
+
+if TYPE_CHECKING:
+    from rollmesh.events import TelemetrySnapshot
+    from rollmesh.results.stopping import PlanPrefix, StopRule
+    from rollmesh.runs.journal import Journal
+    from rollmesh.runs.rows import FailedAttempt
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """Where a run is kept.
+
+    Attributes:
+        path: Its folder.
+        new: Whether what is there is moved aside.
+        command: The command line that started it, for `rollmesh retry`; None from Python.
+    """
+
+    path: Path
+    new: bool = False
+    command: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """One evaluation of a plan whose arguments are good.
+
+    Attributes:
+        model: As `evaluate` takes it.
+        env: The same; None where every task names its own.
+        plan: What is to be run.
+        template: The spec, but for what follows from plan and env.
+        opening: How endpoints are opened.
+        hooks: Told of everything.
+        cancel: Stops it.
+        folder: Where it is kept, or None.
+        stop_when: Ends it early, or None.
+        max_errors: More errored episodes than this end it; None: no number does.
+        is_seed_drawn: Whether nobody named the plan's seed.
+    """
+
+    model: object
+    env: object
+    plan: Plan
+    template: SessionSpec
+    opening: OpeningOptions
+    hooks: tuple[object, ...] = ()
+    cancel: CancelToken = field(default_factory=CancelToken)
+    folder: RunFolder | None = None
+    stop_when: StopRule | None = None
+    max_errors: int | None = None
+    is_seed_drawn: bool = False
+
+    def run(self) -> EvalResult:
+        """Run what is left of the plan and return the result of all of it.
+
+        Raises:
+            RunError: The folder holds another run, is in use, or is damaged.
+            JournalError: An episode could not be recorded; `result` holds all that ended.
+            RouteError: The run failed or was cancelled; `result` holds what had ended.
+        """
+        with self._journal() as journal, self.cancel.follower() as cancel:
+            ledger = Ledger(self, journal, cancel)
+            starts = self.plan.starts(ledger.episodes)
+            self._say_seed()
+            if ledger.episodes:
+                self._say(
+                    f"resumed: {len(ledger.episodes)} of {len(self.plan.episodes)} episodes had "
+                    f"ended, {len(starts)} are left"
+                )
+            if not starts or ledger.stopped is not None:
+                return ledger.noted(ledger.result(None))
+            ids = RouteIds(session_id=self.template.session_id, env_id=self.template.env_id)
+            endpoints = Endpoints(
+                self.model, self.env, ids=ids, options=self._opening_here(), hooks=self.hooks
+            )
+            ledger.endpoints = endpoints
+            try:
+                with endpoints:
+                    report = self._drive(endpoints, replace(self.template, starts=starts), ledger)
+            except RouteError as error:
+                told = self._told(error, ledger, journal)
+                raise told from told.__cause__
+            return ledger.noted(ledger.result(report))
+
+    def _told(
+        self, error: RouteError, ledger: Ledger, journal: Journal | None
+    ) -> RouteError | JournalError:
+        """Return what a failed run raises: the journal's own trouble before what followed of it."""
+        if journal is not None:
+            with contextlib.suppress(JournalError):
+                journal.flush()
+            if journal.failure is not None:
+                failure = journal.failure
+                failure.result = ledger.result(error.report, stopped=str(failure))
+                return failure
+        if not isinstance(error, InvalidSpec):
+            error.result = ledger.noted(ledger.result(error.report, stopped=why_stopped(error)))
+        return error
+
+    def _drive(self, endpoints: Endpoints, template: SessionSpec, ledger: Ledger) -> RouteReport:
+        port = endpoints.env
+        capabilities = frozenset(port.capabilities)
+        spec = replace(
+            template,
+            env_contract=port.contract,
+            num_envs=port.contract.num_envs,
+            env_component=endpoints.env_component,
+            model_component=endpoints.model_component,
+            close_env_on_end=endpoints.owns_env,
+        )
+        if not spec.owns_resets(capabilities) and spec.autoreset_mode is not AutoresetMode.DISABLED:
+            raise InvalidSpec(
+                "env" if self.folder is None else "run_dir",
+                f"needs an env whose episodes rollmesh starts itself, as plans and workers do, but "
+                f"this one has autoreset mode {spec.autoreset_mode.name} and resets itself; give a "
+                "factory, or build it with AutoresetMode.DISABLED",
+            )
+        driver = RouteDriver(
+            spec,
+            port,
+            endpoints.model,
+            hooks=self.hooks,
+            tell=ledger.take,
+            tell_lost=ledger.note_lost,
+        )
+        spec.check_capabilities(capabilities)
+        endpoints.hand_over()
+        started_ns = SYSTEM_CLOCK.monotonic_ns()
+        try:
+            return driver.run(ledger.cancel)
+        finally:
+            ledger.elapsed_s = (SYSTEM_CLOCK.monotonic_ns() - started_ns) / 1e9
+
+    def _opening_here(self) -> OpeningOptions:
+        """Return how endpoints are opened: without workers by the arguments of the plan's env."""
+        opening, (setup, *_) = self.opening, self.plan.setups.values()
+        if opening.fleet is not None or not setup.env_kwargs:
+            return opening
+        return replace(opening, env_kwargs={**(opening.env_kwargs or {}), **setup.env_kwargs})
+
+    @property
+    def route(self) -> events.Route:
+        """The route, as events of the run as a whole name it."""
+        env = "" if self.env is None else name_of(self.env)
+        return events.Route(self.template.env_id, env, name_of(self.model))
+
+    @property
+    def plan_seed(self) -> int | None:
+        """The number that seeds follow from; None where the plan names every one."""
+        return self.plan.seed if any(task.seeds is None for task in self.plan.tasks) else None
+
+    def _say_seed(self) -> None:
+        seed = self.plan_seed
+        if seed is not None:
+            again = f", drawn; base_seed={seed} (--seed {seed}) runs the same plan again"
+            self._say(f"plan seed {seed}{again if self.is_seed_drawn else ''}")
+
+    def _say(self, message: str) -> None:
+        _logger.info("%s session_id=%s", message, self.template.session_id)
+        emit = Dispatcher(self.hooks).log
+        if emit is not None:
+            emit(
+                events.Log(
+                    session_id=self.template.session_id,
+                    route=self.route,
+                    level="info",
+                    message=message,
+                    source="evaluate",
+                )
+            )
+
+    # ---------------------------------------------------------------------------- the journal
+
+    @contextlib.contextmanager
+    def _journal(self) -> Iterator[Journal | None]:
+        folder = self.folder
+        if folder is None:
+            yield None
+            return
+        from rollmesh.runs.facts import gather_facts
+        from rollmesh.runs.journal import Journal
+
+        facts = {**gather_facts(command=folder.command), **self._facts()}
+        identity = self._identity()
+        with Journal.open(folder.path, identity=identity, facts=facts, new=folder.new) as journal:
+            yield journal
+
+    def _facts(self) -> dict[str, Any]:
+        """Return how the run is spread: what a reader may want to know and nothing follows from."""
+        fleet = self.opening.fleet
+        if fleet is None:
+            return {"num_envs": self.opening.num_envs or 1}
+        lanes = fleet.settings.lanes_per_worker
+        return {
+            "workers": fleet.workers,
+            "lanes_per_worker": lanes,
+            "num_envs": fleet.workers * lanes,
+        }
+
+    def _identity(self) -> Any:
+        from rollmesh.runs.identity import RunIdentity, written
+
+        template, opening = self.template, self.opening
+        return RunIdentity(
+            plan_json=self.plan.to_json(),
+            plan_hash=self.plan.hash,
+            planned=len(self.plan.episodes),
+            env=name_of(self.env) if self.env is not None else "",
+            model=model_identity(self.model),
+            settings={
+                "env_kwargs": written(opening.env_kwargs),
+                "model_kwargs": written(opening.model_kwargs),
+                "max_episode_steps": template.max_episode_steps,
+                "max_episode_seconds": template.max_episode_seconds,
+                "execution_horizon": template.execution_horizon,
+                "replan": template.replan,
+            },
+        )
+
+
+def plan_run(
+    arguments: RunArguments,
+    loose: EpisodePlan | None,
+    *,
+    model: object,
+    env: object,
+    template: SessionSpec,
+    opening: OpeningOptions,
+) -> PlannedRun:
+    """Return the run that these arguments describe; `loose` stands for a plan not given in full.
+
+    Raises:
+        InvalidSpec: One of them is wrong, or a task needs an env that nobody named.
+    """
+    plan = arguments.read_plan(loose)
+    if arguments.stop_when is not None and len(plan.tasks) > 1:
+        raise InvalidSpec(
+            "stop_when",
+            f"wants a plan of one task, got {len(plan.tasks)}: a run of several that ends early "
+            "would have played one task more than another",
+        )
+    folder = None
+    if arguments.run_dir is not None:
+        command = None if arguments.command is None else tuple(arguments.command)
+        folder = RunFolder(path=Path(arguments.run_dir), new=arguments.new, command=command)
+    if env is None and (nameless := [task.name for task in plan.tasks if task.env is None]):
+        raise InvalidSpec(
+            "env", f"is missing: task {nameless[0]!r} of the plan names none, so give one"
+        )
+    is_suite = len(plan.setups) > 1 or any(task.env for task in plan.tasks)
+    if arguments.workers is not None or is_suite:
+        if opening.num_envs is not None:
+            raise InvalidSpec(
+                "num_envs",
+                "is for envs in this process, and workers run them here: leave it out, or say "
+                "lanes_per_worker=N in fleet=FleetSettings(...)",
+            )
+        settings = arguments.fleet or FleetSettings()
+        workers = arguments.count_workers()
+        opening = replace(
+            opening,
+            fleet=FleetOpening(
+                workers=min(workers, len(plan.episodes)), settings=settings, setups=plan.setups
+            ),
+            batching=Batching(
+                max_batch=settings.max_batch,
+                max_wait_s=settings.max_wait_s,
+                bucket_sizes=settings.bucket_sizes,
+            ),
+            share_thread=False,
+        )
+        template = replace(template, max_attempts=settings.max_attempts, retry_late=True)
+    elif opening.num_envs is not None:
+        most = max(1, len(plan.episodes))
+        opening = replace(opening, num_envs=min(opening.num_envs, most))
+    return PlannedRun(
+        model=model,
+        env=env,
+        plan=plan,
+        template=template,
+        opening=opening,
+        folder=folder,
+        stop_when=arguments.read_stop_rule(),
+        max_errors=arguments.read_max_errors(len(plan.episodes)),
+        is_seed_drawn=arguments.draws_seed(loose),
+    )
+
+
+@dataclass(eq=False)
+class Ledger:
+    """What has ended, and whether that is enough.
+
+    Attributes:
+        run: Whose it is.
+        journal: Where episodes are recorded, or None.
+        cancel: Stops this run, and no other one of the caller's token.
+        episodes: Every ended one, by plan index.
+        stopped: Why no further one is started, or None.
+        elapsed_s: How long the driver ran.
+        endpoints: Their names, once they are open.
+    """
+
+    run: PlannedRun
+    journal: Journal | None
+    cancel: CancelToken
+    episodes: PackedEpisodes = field(default_factory=PackedEpisodes)
+    stopped: str | None = None
+    elapsed_s: float = 0.0
+    endpoints: Endpoints | None = None
+    _errors: int = 0
+    _prefix: PlanPrefix | None = None
+
+    def __post_init__(self) -> None:
+        if self.run.stop_when is not None:
+            from rollmesh.results.stopping import PlanPrefix
+
+            self._prefix = PlanPrefix(self.run.stop_when)
+        if self.journal is None:
+            return
+        self.journal.subscribe(
+            self._stored, failed=lambda failure: self.cancel.cancel(str(failure))
+        )
+        self._stored(tuple(self.journal.finished.values()), is_resumed=True)
+        for index in sorted(self.journal.finished):
+            self._count(self.journal.finished[index])
+
+    def take(self, summary: EpisodeSummary) -> None:
+        """Record an episode that ended, and see whether the run is over; on the engine's thread."""
+        episode = EpisodeResult.from_summary(summary)
+        if self.journal is not None:
+            with contextlib.suppress(JournalError):  # the run is being cancelled for it
+                self.journal.record(episode)
+        self._count(episode)
+        if self.stopped is not None:
+            self.cancel.drain()
+
+    def note_lost(self, lost: LostAttempt) -> None:
+        """Write down an attempt that came to nothing; on the engine's thread."""
+        if self.journal is not None:
+            with contextlib.suppress(JournalError):  # the run is being cancelled for it
+                self.journal.record_failed_attempt(_failed_attempt(lost))
+
+    def noted(self, result: EvalResult) -> EvalResult:
+        """Write down what this start came to, wait until all of it is on disk, and return it.
+
+        Raises:
+            JournalError: Something could not be written; `result` holds all that ended.
+        """
+        if self.journal is None:
+            return result
+        try:
+            self.journal.note_outcome(
+                stopped=result.stopped, elapsed_s=self.elapsed_s, telemetry=result.telemetry
+            )
+            self.journal.flush()
+        except JournalError as error:
+            error.result = replace(result, stopped=str(error))
+            raise
+        return result
+
+    def result(self, report: RouteReport | None, *, stopped: str | None = None) -> EvalResult:
+        """Return the result of all episodes that ended, in this start and before."""
+        run, endpoints = self.run, self.endpoints
+        width = 1
+        earlier_s = 0.0 if self.journal is None else self.journal.elapsed_before_s
+        env, model = name_of(run.env) if run.env is not None else "", name_of(run.model)
+        if endpoints is not None:
+            env, model, width = endpoints.env_component, endpoints.model_component, endpoints.width
+        telemetry: TelemetrySnapshot | None = None if report is None else report.telemetry
+        why = stopped or self.stopped
+        if why is None and len(self.episodes) < len(run.plan.episodes):
+            why = "stopped taking new episodes"
+        return EvalResult(
+            episodes=tuple(self.episodes[index] for index in sorted(self.episodes)),
+            telemetry=telemetry,
+            plan_seed=run.plan_seed,
+            env=env,
+            model=model,
+            num_envs=width,
+            planned=len(run.plan.episodes),
+            elapsed_s=self.elapsed_s + earlier_s,
+            stopped=why,
+            plan_hash=run.plan.hash,
+            run_dir=None if run.folder is None else str(run.folder.path),
+            resumed=0 if self.journal is None else len(self.journal.finished),
+        )
+
+    def _stored(self, episodes: Sequence[EpisodeResult], *, is_resumed: bool = False) -> None:
+        run = self.run
+        if emit := Dispatcher(run.hooks).on_episodes_stored:
+            emit(
+                events.EpisodesStored(
+                    session_id=run.template.session_id,
+                    route=run.route,
+                    planned=len(run.plan.episodes),
+                    episodes=tuple(episodes),
+                    is_resumed=is_resumed,
+                )
+            )
+
+    def _count(self, episode: EpisodeResult) -> None:
+        """Count an ended episode; end the run where the budget is spent or the question answered.
+
+        A rule is asked about the longest beginning of the plan that has ended: short episodes end
+        first, and whether an episode is short has to do with whether it succeeds.
+        """
+        self.episodes[episode.index] = episode
+        self._errors += episode.error is not None
+        decision = None
+        if self._prefix is not None:
+            success = episode.success if episode.error is None else None
+            decision = self._prefix.record(episode.index, success)
+        if self.stopped is not None:
+            return
+        most, planned = self.run.max_errors, len(self.run.plan.episodes)
+        if most is not None and self._errors > most:
+            self.stopped = (
+                f"failure budget spent: {self._errors} of {len(self.episodes)} ended episodes "
+                f"errored, {most} of {planned} planned ones may"
+            )
+        elif decision is not None:
+            self.stopped = decision.reason
+
+
+def _failed_attempt(lost: LostAttempt) -> FailedAttempt:
+    """Return a lost attempt as the journal keeps it."""
+    from rollmesh.runs.rows import FailedAttempt
+
+    fault = lost.error.__cause__
+    is_worker = isinstance(fault, WorkerLost)
+    cause = fault.cause if is_worker else ""
+    ended = signal.Signals.__members__.get(cause)
+    code = cause.removeprefix("exit code ")
+    return FailedAttempt(
+        index=lost.index,
+        attempt=lost.attempt,
+        cause=str(lost.error).partition("\n")[0],
+        worker=fault.worker if is_worker else None,
+        signal=None if ended is None else int(ended),
+        exit_code=int(code) if code != cause and code.isdecimal() else None,
+        stderr="\n".join(fault.last_lines) if is_worker else "",
+    )
+
+
+def why_stopped(error: RouteError) -> str:
+    """Return in one line why a run stopped."""
+    if isinstance(error, RouteCancelled):
+        return error.reason
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,256 @@
+"""The link: requests go out, answers call back, and a lost connection is told once."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from rollmesh.errors import EndpointFault
+from rollmesh.fleet.hub import Hub
+from rollmesh.fleet.link import Link
+from rollmesh.ports import ResetReply, ResetRequest, StepReply, StepRequest
+from rollmesh.spaces.space import Box, Dict, Discrete, Text
+from rollmesh.transport.native import NativeConnection
+from rollmesh.wire.messages import Configure, ErrorBody, Kind, Message
+
+LIMIT_S = 10.0
+OBSERVATIONS, ACTIONS = Box((2,)).codec, Discrete(3).codec
+
+
+class Ends:
+    """A link, and the worker's end of its connection."""
+
+    def __init__(self, observations=OBSERVATIONS):
+        self.hub = Hub(2)
+        ours, theirs = socket.socketpair()
+        connection = NativeConnection(ours, "worker 0")
+        connection.admit()
+        self.worker = NativeConnection(theirs, "driver")
+        self.worker.admit()
+        self.worker.framing.bind(observations, ACTIONS, 1)
+        self.broken = []
+        self.link = Link(connection, ours, self.hub, self.broken.append)
+        self.link.bind(observations, ACTIONS, 1)
+        self.results = []
+
+    def ask(self, kind, body, lane=0):
+        self.link.ask(kind, body, lane, self.results.append)
+
+    def step(self, lane=0):
+        self.ask(
+            Kind.STEP,
+            StepRequest(action=[np.zeros(1, np.int64)], episode_ids=("e",), env_indices=(lane,)),
+            lane,
+        )
+
+    def wait(self):
+        self.hub.wait(LIMIT_S)
+
+    def answer(self, body, kind=None):
+        request = self.worker.receive(LIMIT_S)
+        self.worker.send(Message(kind or request.kind, request.request_id, body))
+        return request
+
+    def close(self):
+        self.link.close()
+        self.worker.close()
+        self.hub.close()
+
+
+@pytest.fixture
+def ends():
+    made = Ends()
+    yield made
+    made.close()
+
+
+def observation(value):
+    return OBSERVATIONS.encode_many([np.full(2, value, np.float32)])
+
+
+def step_reply(value=0.0):
+    return StepReply(observation=observation(value), rewards=(1.0,), infos=({},))
+
+
+def test_an_answer_comes_to_whoever_asked(ends):
+    ends.step()
+    assert len(ends.link.pending) == 1
+    ends.answer(step_reply(7.0))
+    ends.wait()
+    (reply,) = ends.results
+    assert OBSERVATIONS.decode(reply.observation).tolist() == [7.0, 7.0]
+    assert reply.request_bytes == 8
+    assert reply.response_bytes > 8
+    assert not ends.link.pending
+
+
+def test_a_reset_is_measured_too(ends):
+    ends.ask(Kind.RESET, ResetRequest(episode_ids=("e",), env_indices=(0,)))
+    ends.answer(ResetReply(observation=observation(0.0), infos=({},)))
+    ends.wait()
+    assert ends.results[0].response_bytes > 8
+
+
+def test_answers_in_another_order_find_their_own(ends):
+    ends.step(0)
+    ends.step(1)
+    first, second = ends.worker.receive(LIMIT_S), ends.worker.receive(LIMIT_S)
+    ends.worker.send(Message(Kind.STEP, second.request_id, step_reply(2.0)))
+    ends.worker.send(Message(Kind.STEP, first.request_id, step_reply(1.0)))
+    while len(ends.results) < 2:
+        ends.wait()
+    values = [OBSERVATIONS.decode(one.observation)[0] for one in ends.results]
+    assert values == [2.0, 1.0]
+
+
+def test_an_error_is_a_fault(ends):
+    ends.step()
+    ends.answer(
+        ErrorBody(code="internal", error_class="ValueError", message="the door is stuck"),
+        Kind.ERROR,
+    )
+    ends.wait()
+    (fault,) = ends.results
+    assert isinstance(fault, EndpointFault)
+    assert fault.error_class == "ValueError"
+
+
+def test_an_answer_that_nobody_waits_for_is_dropped(ends):
+    ends.step()
+    others = ends.link.forget(frozenset([0]))
+    assert others == []
+    ends.answer(step_reply())
+    ends.wait()
+    assert ends.results == []
+    assert ends.broken == []
+
+
+def test_of_the_lanes_that_are_left_the_others_are_returned(ends):
+    ends.step(0)
+    ends.step(1)
+    others = ends.link.forget(frozenset([0]))
+    assert [lane for lane, _ in others] == [1]
+    assert not ends.link.pending
+
+
+def test_what_has_no_form_on_the_wire_was_not_done(ends):
+    ends.ask(Kind.CONFIGURE, Configure(edition="", settings={"x": "\ud800"}))
+    (fault,) = ends.results
+    assert isinstance(fault, EndpointFault)
+    assert fault.outcome == "not_done"
+    assert "cannot be sent" in fault.detail
+    assert not ends.link.pending
+    ends.step()
+    ends.answer(step_reply())
+    ends.wait()
+    assert isinstance(ends.results[-1], StepReply)
+
+
+def test_the_end_of_the_connection_is_told_once_and_leaves_who_waits(ends):
+    ends.step()
+    ends.worker.close()
+    ends.wait()
+    ends.link.read()
+    assert len(ends.broken) == 1
+    assert ends.results == []
+    assert len(ends.link.pending) == 1  # its owner tells them, once it knows more
+
+
+def test_a_request_to_one_that_is_gone_breaks_the_link(ends):
+    ends.worker.close()
+    while not ends.broken:
+        ends.step()
+    assert len(ends.broken) == 1
+
+
+def test_noise_breaks_the_link(ends):
+    ends.step()
+    ends.worker.receive(LIMIT_S)
+    ends.worker._stream.write([b"\xff" * 200], 200, LIMIT_S)
+    ends.wait()
+    assert len(ends.broken) == 1
+
+
+def test_a_message_cut_in_the_middle_breaks_it_when_its_sender_ends(ends):
+    ends.step()
+    request = ends.worker.receive(LIMIT_S)
+    data = ends.worker.framing.encode(Message(Kind.STEP, request.request_id, step_reply()))
+    head = data.header()
+    ends.worker._stream.write([head], len(head), LIMIT_S)
+    ends.worker.close()
+    ends.wait()
+    assert len(ends.broken) == 1
+
+
+def bulky(value):
+    reply = step_reply(value)
+    reply.infos = ({"huge": bytes(2**20)},)
+    return reply
+
+
+def answer_later(ends, body):
+    """Have the worker answer from a thread: it waits until somebody reads."""
+    thread = threading.Thread(target=ends.answer, args=(body,))
+    thread.start()
+    return thread
+
+
+def test_a_worker_whose_answers_are_bulky_is_read_apart_and_nobody_waits_for_it(ends):
+    for number in range(3):
+        ends.step()
+        thread = answer_later(ends, bulky(2.0 * number))
+        while len(ends.results) < 2 * number + 1:
+            ends.wait()
+        thread.join(LIMIT_S)
+        assert ends.link._reader is not None
+        ends.step()
+        ends.answer(step_reply(2.0 * number + 1))
+        while len(ends.results) < 2 * number + 2:
+            ends.wait()
+    values = [OBSERVATIONS.decode(one.observation)[0] for one in ends.results]
+    assert values == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert len(ends.results[0].infos[0]["huge"]) == 2**20
+
+
+def test_one_that_is_read_apart_can_be_lost_and_closed(ends):
+    ends.step()
+    thread = answer_later(ends, bulky(1.0))
+    while not ends.results:
+        ends.wait()
+    thread.join(LIMIT_S)
+    ends.step()
+    ends.worker.close()
+    while not ends.broken:
+        ends.wait()
+    assert len(ends.broken) == 1
+    ends.link.close()
+    assert ends.link._reader.join(LIMIT_S)
+
+
+def test_an_observation_that_comes_through_shared_memory_is_not_bulky():
+    codec = Dict({"image": Box((1024, 1024)), "say": Text(0, 9)}).codec
+    ends = Ends(codec)
+    try:
+        for number in range(3):
+            ends.step()
+            value = {"image": np.full((1024, 1024), number, np.float32), "say": "go"}
+            reply = StepReply(observation=codec.encode_many([value]), rewards=(1.0,), infos=({},))
+            ends.answer(reply)
+            ends.wait()
+        assert len(ends.results) == 3
+        assert ends.link._reader is None
+    finally:
+        ends.close()
+
+
+def test_a_closed_link_reads_nothing(ends):
+    ends.step()
+    ends.answer(step_reply())
+    ends.link.close()
+    ends.link.close()
+    ends.hub.wait(0.01)
+    assert ends.results == []
+    assert ends.broken == []
