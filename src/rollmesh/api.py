@@ -254,7 +254,7 @@ class _Run:
             plan_seed=plan_seed,
             width=spec.width,
             elapsed_s=(SYSTEM_CLOCK.monotonic_ns() - started_ns) / 1e9,
-            stopped="stopped taking new episodes" if short else None,
+            stopped="asked to start no new episode" if short else None,
         )
 
     def _with_seeds(

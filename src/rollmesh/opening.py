@@ -365,10 +365,13 @@ class Endpoints:
         fault: EndpointFault,
         component: str,
         operation: str,
-    ) -> EnvFailed | ModelFailed | RouteCancelled:
+    ) -> EnvFailed | ModelFailed | RouteCancelled | InvalidSpec:
         cancel = self._options.cancel
         if cancel is not None and cancel.reason is not None:
             return RouteCancelled(cancel.reason, route=self._ids.env_id, operation=operation)
+        if self._options.fleet is not None and fault.error_class == InvalidSpec.__name__:
+            named, _, detail = fault.detail.partition(": ")  # a worker refused what was asked for
+            return InvalidSpec(named, detail)
         if is_served(self._env if kind is EnvFailed else self._model):
             what = "connecting to it"
         else:

@@ -185,8 +185,13 @@ class PlannedRun:
     @property
     def route(self) -> events.Route:
         """The route, as events of the run as a whole name it."""
-        env = "" if self.env is None else name_of(self.env)
-        return events.Route(self.template.env_id, env, name_of(self.model))
+        return events.Route(self.template.env_id, self.env_name, name_of(self.model))
+
+    @property
+    def env_name(self) -> str:
+        """Name of the env, or of those that the tasks name."""
+        envs = [self.env] if self.env is not None else [task.env for task in self.plan.tasks]
+        return ", ".join(dict.fromkeys(map(name_of, envs)))
 
     @property
     def plan_seed(self) -> int | None:
@@ -249,7 +254,7 @@ class PlannedRun:
             plan_json=self.plan.to_json(),
             plan_hash=self.plan.hash,
             planned=len(self.plan.episodes),
-            env=name_of(self.env) if self.env is not None else "",
+            env=self.env_name,
             model=model_identity(self.model),
             settings={
                 "env_kwargs": written(opening.env_kwargs),
@@ -365,6 +370,7 @@ class Ledger:
             self._stored, failed=lambda failure: self.cancel.cancel(str(failure))
         )
         self._stored(tuple(self.journal.finished.values()), is_resumed=True)
+        self.episodes = PackedEpisodes(self.journal.finished)
         for index in sorted(self.journal.finished):
             self._count(self.journal.finished[index])
 
@@ -374,6 +380,7 @@ class Ledger:
         if self.journal is not None:
             with contextlib.suppress(JournalError):  # the run is being cancelled for it
                 self.journal.record(episode)
+        self.episodes[episode.index] = episode
         self._count(episode)
         if self.stopped is not None:
             self.cancel.drain()
@@ -407,13 +414,13 @@ class Ledger:
         run, endpoints = self.run, self.endpoints
         width = 1
         earlier_s = 0.0 if self.journal is None else self.journal.elapsed_before_s
-        env, model = name_of(run.env) if run.env is not None else "", name_of(run.model)
+        env, model = run.env_name, name_of(run.model)
         if endpoints is not None:
             env, model, width = endpoints.env_component, endpoints.model_component, endpoints.width
         telemetry: TelemetrySnapshot | None = None if report is None else report.telemetry
         why = stopped or self.stopped
         if why is None and len(self.episodes) < len(run.plan.episodes):
-            why = "stopped taking new episodes"
+            why = "asked to start no new episode"
         return EvalResult(
             episodes=tuple(self.episodes[index] for index in sorted(self.episodes)),
             telemetry=telemetry,
@@ -448,7 +455,6 @@ class Ledger:
         A rule is asked about the longest beginning of the plan that has ended: short episodes end
         first, and whether an episode is short has to do with whether it succeeds.
         """
-        self.episodes[episode.index] = episode
         self._errors += episode.error is not None
         decision = None
         if self._prefix is not None:

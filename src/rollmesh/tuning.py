@@ -5,8 +5,9 @@
     evaluate("policy:Policy", "sim:make", workers=tuned.workers, fleet=tuned.settings, ...)
 
 Two curves are measured, one after the other: steps/s of 1, 2, 4, … workers that act at random
-without the model, and what a call of the model costs with 1, 2, 4, … rows. From these `choose`
-predicts what each combination would give, and takes the smallest that gives nearly the most.
+without the model, and what a call of the model costs with 1, 2, 4, … rows. From these
+`fleet.sizing.choose` predicts what each combination would give, and takes the smallest that gives
+nearly the most.
 
 A model that is built here is built again for the run.
 """
@@ -30,6 +31,7 @@ from rollmesh.fleet.machine import WORKER_BYTES, available_bytes
 from rollmesh.fleet.options import FleetOptions
 from rollmesh.fleet.plan import Task
 from rollmesh.fleet.settings import FleetSettings
+from rollmesh.fleet.sizing import CallPoint, Choice, SupplyPoint, choose
 from rollmesh.fleet.worker_spec import EnvTarget
 from rollmesh.ids import MINT
 from rollmesh.limits import Limits
@@ -51,8 +53,6 @@ from rollmesh.spaces.codec import Leaves
 BUDGET_S = 60.0
 """How long all measurements may take together."""
 MOST_WORKERS = 64
-_NEARLY = 0.95
-"""Fewer workers, or smaller batches, that give so much of the most are preferred."""
 _GROWS = 1.1
 """Doubling the workers must give so much more for the doubling to be tried once more."""
 POINT_S = 2.0
@@ -61,44 +61,6 @@ _LEAST_CALLS, _MOST_CALLS = 3, 50
 _SAMPLES = 64
 _STALL_S = 30.0
 _WAIT_S = 0.05
-
-
-@dataclass(frozen=True, kw_only=True)
-class SupplyPoint:
-    """What so many workers give, without a model: env steps per second, resets included."""
-
-    workers: int
-    steps_per_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallPoint:
-    """What a call of the model with so many rows takes, in seconds (median)."""
-
-    rows: int
-    call_s: float
-
-    @property
-    def rows_per_s(self) -> float:
-        """Rows per second of calls one after the other."""
-        return self.rows / self.call_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What is best, and why.
-
-    Attributes:
-        workers: How many.
-        max_batch: Rows of a call at most.
-        steps_per_s: What this is predicted to give.
-        reason: Why not more and not less, in a sentence.
-    """
-
-    workers: int
-    max_batch: int
-    steps_per_s: float
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,64 +169,6 @@ def tune(model: object, env: object, *, options: TuningOptions) -> Tuning:
         calls=calls,
         choice=choice,
         settings=replace(settings, max_batch=choice.max_batch),
-    )
-
-
-# ------------------------------------------------------------------------------------ choosing
-
-
-def predicted(supply: SupplyPoint, call: CallPoint, *, lanes: int, frames: int) -> float:
-    """Return the env steps per second that workers and a batch size would give together.
-
-    A lane in turn steps through the frames of a chunk and waits for the next one; the model makes
-    one call after the other.
-    """
-    step_s = lanes / supply.steps_per_s
-    by_envs = lanes * frames / (frames * step_s + call.call_s)
-    by_model = frames * call.rows_per_s
-    return min(by_envs, by_model)
-
-
-def choose(
-    supply: Sequence[SupplyPoint],
-    calls: Sequence[CallPoint],
-    *,
-    lanes_per_worker: int = 1,
-    frames: int = 1,
-) -> Choice:
-    """Return the fewest workers, and then the smallest batch, that give nearly the most.
-
-    A batch is judged by the rows per second of the model alone: it is a limit, and one that is
-    larger than needed costs less than one that is too small.
-
-    Args:
-        supply: At least one point, ascending.
-        calls: At least one point, ascending.
-        lanes_per_worker: Envs in each worker.
-        frames: Actions of a call that are executed.
-    """
-
-    def rate(point: SupplyPoint, call: CallPoint) -> float:
-        return predicted(point, call, lanes=point.workers * lanes_per_worker, frames=frames)
-
-    def fitting(point: SupplyPoint) -> list[CallPoint]:
-        return [one for one in calls if one.rows <= point.workers * lanes_per_worker] or [calls[0]]
-
-    best_of = {point: max(rate(point, call) for call in fitting(point)) for point in supply}
-    best = max(best_of.values())
-    point = next(one for one in supply if best_of[one] >= _NEARLY * best)
-    most_rows_per_s = max(one.rows_per_s for one in fitting(point))
-    call = next(one for one in fitting(point) if one.rows_per_s >= _NEARLY * most_rows_per_s)
-    steps_per_s = rate(point, call)
-    is_models = steps_per_s >= frames * call.rows_per_s
-    limit = "the model takes no more" if is_models else "the envs give no more"
-    more = "" if point is supply[-1] else f"; more workers would give {best:,.0f} at most"
-    reason = (
-        f"{point.workers} worker{'s' * (point.workers != 1)} and batches of up to {call.rows}: "
-        f"about {steps_per_s:,.0f} steps/s, where {limit}{more}"
-    )
-    return Choice(
-        workers=point.workers, max_batch=call.rows, steps_per_s=steps_per_s, reason=reason
     )
 
 

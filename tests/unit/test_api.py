@@ -378,7 +378,7 @@ def test_draining_ends_with_the_episodes_that_ran() -> None:
 
     result = evaluate(zero, Counter(), episodes=100, hooks=Drain(), cancel=cancel)
     assert len(result.episodes) == 2
-    assert result.stopped == "stopped taking new episodes"
+    assert result.stopped == "asked to start no new episode"
 
 
 def test_a_hung_env_from_a_factory_ends_at_its_limit() -> None:

@@ -128,7 +128,7 @@ def test_an_env_that_breaks_keeps_what_had_ended_and_exits_1(
 ) -> None:
     assert run_eval(here, "-n", "3", "--env-kwargs", '{"breaks_on": 3}') == exit_codes.FAILED
     out, err = capfd.readouterr()
-    assert "3 of 3 episodes (stopped: " in out
+    assert "2 of 3 episodes (stopped: " in out
     assert "mean length   3.000" in out
     assert "error: EnvFailed" in err
     assert "the gripper fell off" in err
@@ -140,6 +140,13 @@ def test_errored_episodes_exit_3(here: Path, capfd: pytest.CaptureFixture[str]) 
     out, err = capfd.readouterr()
     assert "errored" in out
     assert "errored: " in err
+
+
+def test_a_rule_about_success_that_the_env_never_feeds_is_said(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_eval(here, "-n", "2", "--stop-when", "width<0.5") == 0
+    assert "--stop-when could not end the run" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -155,6 +162,8 @@ def test_errored_episodes_exit_3(here: Path, capfd: pytest.CaptureFixture[str]) 
         (["--episodes", "2.5"], "wants a whole number, got '2.5'"),
         (["--episodes", "2", "--seed", "1.5"], "--seed: wants a whole number"),
         (["--episodes", "2", "--limits", '{"envStepTimeoutMs": -1}'], "more than 0 milliseconds"),
+        (["--episodes", "2", "--workers", "2.5"], "wants a whole number or auto, got '2.5'"),
+        (["--episodes", "2", "--workers", "many"], "wants a whole number or auto, got 'many'"),
         (["--episodes"], "--episodes requires an argument"),
         (["--episods", "3"], "Unknown option: --episods. Did you mean --episodes?"),
         ([], "error: --episodes is missing.\nsee rollmesh eval --help"),

@@ -125,6 +125,19 @@ def test_the_default_return_margin_is_a_share_of_the_mean_of_a() -> None:
     assert not found.is_margin_given
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_pairs_that_all_differ_alike_leave_room_for_those_not_seen(sign: int) -> None:
+    found = compare(returns([500.0] * 30), returns([500.0 + sign * 100] * 30))
+    assert found.interval is not None
+    share = 1 - 0.025 ** (1 / 30)
+    ends = sorted(sign * (100 * (1 - share) + far * 100 * share) for far in (-1, 1))
+    assert tuple(found.interval) == pytest.approx(ends)
+    assert found.interval.method == "alike"
+    assert found.verdict == ("better" if sign > 0 else "worse")
+    few = compare(returns([500.0] * 2), returns([500.0 + sign * 100] * 2))
+    assert few.verdict == "underpowered"
+
+
 def test_identical_returns_are_bounded_by_what_was_not_seen() -> None:
     constant = compare(returns([500.0] * 100), returns([500.0] * 100))
     assert constant.verdict == "equivalent"

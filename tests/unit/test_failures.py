@@ -127,7 +127,7 @@ def test_r44_a_message_says_what_failed_where_and_what_to_look_at():
 def test_r44_a_failed_reset_names_the_episode_that_it_was_to_start(n, seed):
     _, error = env_failure(ValueError("no"), "reset", n, episode_seeds=[70, 80])
     assert (error.operation, error.seed, error.episode_id) == ("env.reset", seed, f"id-00000{n}")
-    assert f"seed {seed}" in str(error)
+    assert f"toy-env: env.reset failed on lane 0, episode id-00000{n}, seed {seed}: " in str(error)
 
 
 def test_r44_a_failed_reset_of_some_lanes_names_the_lane_where_the_fault_does():

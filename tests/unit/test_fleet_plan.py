@@ -95,7 +95,7 @@ def test_numpy_values_are_written_as_plain_ones():
 
 def test_tasks_with_equal_envs_share_a_setup():
     assert SUITE.setup_of == {"lift": "lift", "push": "lift", "stack": "stack"}
-    assert sorted(SUITE.setups) == ["lift", "stack"]
+    assert list(SUITE.setups) == ["lift", "stack"], "in the order in which they are first needed"
     assert SUITE.setups["lift"].name == "lift"
 
 

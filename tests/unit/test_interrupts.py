@@ -26,6 +26,17 @@ def test_running_episodes_are_cancelled_when_the_grace_is_over():
     assert token.reason == "interrupted"
 
 
+def test_who_interrupts_is_told_of_the_grace_and_of_the_second_time():
+    told: list[str] = []
+    interrupts = Interrupts(CancelToken(), lambda _: None, 30.0, tell=told.append)
+    interrupts.session_started(None)
+    interrupts.on_signal(signal.SIGINT, None)
+    interrupts.forget()
+    (said,) = told
+    assert said.startswith("interrupted: no new episode starts, running ones have 30 s to end")
+    assert said.endswith("once more ends the run at once")
+
+
 def test_a_run_that_ends_in_its_grace_is_not_cancelled():
     interrupts, token = interrupted(0.1)
     interrupts.forget()

@@ -31,9 +31,11 @@ def test_a_factory_is_found_in_its_module():
     assert find_target(Counter) == Target(text=TARGET)
 
 
-def test_a_factory_of_the_main_script_is_found_in_its_file(monkeypatch):
+def test_a_factory_of_the_main_script_is_found_in_its_file(monkeypatch, tmp_path):
+    script = tmp_path / "run.py"
+    script.touch()
     main = types.ModuleType("__main__")
-    main.__file__ = "/somewhere/run.py"
+    main.__file__ = str(script)
     main.__spec__ = None
     monkeypatch.setitem(sys.modules, "__main__", main)
 
@@ -42,14 +44,28 @@ def test_a_factory_of_the_main_script_is_found_in_its_file(monkeypatch):
 
     make_env.__module__, make_env.__qualname__ = "__main__", "make_env"
     main.make_env = make_env
-    assert find_target(make_env) == Target(
-        text=f"{MAIN_NAME}:make_env", main_file="/somewhere/run.py"
-    )
+    assert find_target(make_env) == Target(text=f"{MAIN_NAME}:make_env", main_file=str(script))
     main.__spec__ = types.SimpleNamespace(name="package.run")
     assert find_target(make_env) == Target(text="package.run:make_env")
     main.__spec__ = None
+    main.__file__ = "<stdin>"
+    with pytest.raises(InvalidSpec, match="typed in by hand"):
+        find_target(make_env)
     del main.__file__
     with pytest.raises(InvalidSpec, match="typed in by hand"):
+        find_target(make_env)
+
+
+def test_a_script_that_starts_a_run_when_it_is_loaded_is_told_of_the_guard(monkeypatch):
+    module = types.ModuleType(MAIN_NAME)
+    monkeypatch.setitem(sys.modules, MAIN_NAME, module)
+
+    def make_env():
+        return None
+
+    make_env.__module__, make_env.__qualname__ = MAIN_NAME, "make_env"
+    module.make_env = make_env
+    with pytest.raises(InvalidSpec, match='if __name__ == "__main__"'):
         find_target(make_env)
 
 

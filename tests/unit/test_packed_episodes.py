@@ -63,6 +63,13 @@ def test_it_is_a_mapping():
         del packed[1]
 
 
+def test_what_it_begins_with_is_held_as_it_is():
+    episode = replace(EPISODE, index=2)
+    packed = PackedEpisodes({2: episode})
+    assert packed[2] is episode
+    assert (len(packed), list(packed)) == (1, [2])
+
+
 def test_an_episode_takes_little():
     packed = PackedEpisodes()
     packed[7] = EPISODE

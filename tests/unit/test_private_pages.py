@@ -30,6 +30,11 @@ def file():
     os.close(descriptor)
 
 
+@pytest.fixture(autouse=True)
+def _also_for_a_camera(monkeypatch):
+    monkeypatch.setattr(shared_memory, "_LEAST_TWIN_BYTES", 2**16)
+
+
 @pytest.fixture
 def pair():
     """Both ends of a connection, the second of which lends what it receives."""
@@ -214,6 +219,13 @@ def test_where_the_system_tells_nothing_it_is_a_copy(monkeypatch):
         assert taken(ours) == 0
         assert value.flags.writeable
         assert value.max() == 5
+
+
+def test_a_payload_that_fits_a_cache_is_a_copy(monkeypatch, pair):
+    monkeypatch.setattr(shared_memory, "_LEAST_TWIN_BYTES", 2**20)
+    value = own(received(pair, 5))
+    assert taken(pair[0]) == 0
+    assert value.max() == 5
 
 
 def test_received_views_stay_read_only(pair):

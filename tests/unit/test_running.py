@@ -125,6 +125,16 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert again.plan_seed == first.plan_seed, "a drawn seed is taken over"
 
 
+def test_a_suite_is_kept_under_the_names_of_its_envs(tmp_path):
+    names = ("a", f"{__name__}:Walk"), ("b", "nowhere:make")
+    tasks = tuple(Task(name=name, env=env, episodes=1) for name, env in names)
+    with pytest.raises(InvalidSpec, match="no module 'nowhere'"):
+        evaluate(zero, plan=Plan(tasks=tasks[1:]), workers=1, run_dir=tmp_path)
+    assert read_run(tmp_path).result.env == "nowhere:make"
+    assert evaluate(zero, plan=Plan(tasks=tasks[:1]), workers=1, run_dir=tmp_path).resumed == 0
+    assert read_run(tmp_path).result.env == f"{__name__}:Walk"
+
+
 def test_another_run_is_refused_with_what_differs(tmp_path):
     evaluate(zero, Walk, episodes=4, base_seed=1, run_dir=tmp_path)
     with pytest.raises(RunChanged, match=r"episodes.*4 -> 5"):
@@ -448,3 +458,18 @@ def test_a_list_of_served_models_shares_the_lanes():
 def test_an_instance_cannot_go_to_another_process():
     with pytest.raises(InvalidSpec, match="instance"):
         evaluate(Batched(), Walk, episodes=2, workers=2, fleet=FleetSettings(model_workers=2))
+
+
+def test_an_episode_whose_fault_ended_the_run_is_played_again(tmp_path):
+    broken = {"seeds": range(1, 7), "run_dir": tmp_path}
+
+    def fails_on_four(observation):
+        raise RuntimeError("the checkpoint is of another shape")
+
+    fails_on_four.__qualname__ = zero.__qualname__
+    with pytest.raises(rollmesh.ModelFailed) as caught:
+        evaluate(fails_on_four, Walk, **broken)
+    assert caught.value.result is not None
+    assert (caught.value.result.num_errors, caught.value.result.num_not_run) == (0, 6)
+    mended = evaluate(zero, Walk, **broken)
+    assert (len(mended.episodes), mended.num_errors) == (6, 0)

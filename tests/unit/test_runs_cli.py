@@ -173,9 +173,10 @@ def test_a_run_that_is_not_there_is_named(capfd, command):
     assert "runs/nowhere: holds no run" in err
 
 
-def test_a_name_that_is_no_id_is_a_path(capfd):
-    make("a")
-    assert "/A: holds no run" in said(capfd, "show", "A")[2]
+def test_any_name_of_a_folder_is_a_name_and_a_path_is_none(capfd):
+    make("HalfCheetah-v5.ppo")
+    assert said(capfd, "show", "HalfCheetah-v5.ppo")[0] == exit_codes.OK
+    assert "/x/HalfCheetah-v5.ppo: holds no run" in said(capfd, "show", "x/HalfCheetah-v5.ppo")[2]
 
 
 @pytest.mark.parametrize("command", ["show", "export", "retry"])

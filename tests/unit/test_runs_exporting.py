@@ -90,7 +90,8 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("rollmesh.runs.exporting.os.fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as caught:
         write_whole(path, b"second")
+    assert caught.value.filename == str(path)
     assert path.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [path]

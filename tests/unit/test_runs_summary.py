@@ -48,7 +48,7 @@ def test_each_task_has_its_own_figures(tmp_path):
         episode(2, task="b", success=False, total_reward=2.0),
         episode(3, task="b", success=None, error="boom"),
     )
-    tasks = summary.by_task(run)
+    tasks = run.result.tasks
     assert list(tasks) == ["b", "a"]
     assert (tasks["b"].success_rate, tasks["b"].mean_return, tasks["b"].num_errors) == (0.5, 1.5, 1)
     assert tasks["a"].success_rate == 0.0

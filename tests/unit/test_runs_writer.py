@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from rollmesh.runs.writer import GroupWriter
 
 WAIT_S = 10.0
@@ -136,3 +138,14 @@ def test_under_load_commits_are_few():
     assert disk.items == list(range(number))
     # Whatever the machine, a commit waits for its turn while items pile up.
     assert number > 10 * len(disk.groups)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_writer_that_could_not_even_tell_of_its_failure():
+    disk = Disk()
+    disk.error = OSError("full")
+    writer = GroupWriter(disk.commit, lambda _: 1 / 0)
+    writer.put(1)
+    assert not writer.flush(WAIT_S)
+    assert not writer.put(2)
+    assert writer.close(WAIT_S)

@@ -11,7 +11,8 @@ import pytest
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.fleet.plan import Task
 from rollmesh.fleet.settings import FleetSettings
-from rollmesh.tuning import CallPoint, SupplyPoint, TuningOptions, choose, tune
+from rollmesh.fleet.sizing import CallPoint, SupplyPoint, choose
+from rollmesh.tuning import TuningOptions, tune
 
 STEP_S = 0.02
 CALL_S, ROW_S = 0.02, 0.0002

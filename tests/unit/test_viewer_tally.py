@@ -119,7 +119,7 @@ def test_a_resumed_run_counts_what_was_finished_but_not_into_its_rates(tally, cl
     assert progress.steps == 3
     assert progress.episodes_per_min == pytest.approx(6.0)
     assert [one.episode.index for one in news if one.episode] == [3]
-    assert [e.index for e in tally.episodes] == [3]
+    assert [e.index for e in tally.episodes] == [0, 1, 2, 3]
 
 
 def test_episodes_are_kept_in_plan_order_counted_or_not(tally):

@@ -6,6 +6,7 @@ import contextlib
 import json as json_module
 import logging
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -202,9 +203,11 @@ class _NoteHandler(logging.Handler):
         self._note = note
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._note(f"{record.levelname.lower()}: {record.getMessage()}")
+        text = _IDS.sub("", record.getMessage())
+        self._note(f"{record.levelname.lower()}: {text}")
 
 
+_IDS = re.compile(r" source=\S+ session_id=\S+$")
 _Style = Literal["text", "json", "lines"]
 _DECIDING = (
     "episodes",
@@ -247,10 +250,10 @@ def _run(
 
         def give_up(code: int) -> None:
             shown.stop()
-            _print(output, _partial(tally, model, env, None), style)
+            _print(output, _partial(tally, model, env, None, folder), style)
             os._exit(code)
 
-        interrupts = stack.enter_context(watch_signals(cancel, give_up, grace_s))
+        interrupts = stack.enter_context(watch_signals(cancel, give_up, grace_s, tell=tally.note))
         with log_to(shown.note):
             hooks = [tally, interrupts, *arguments["hooks"]]
             arguments = {**arguments, "hooks": hooks, "cancel": cancel}
@@ -262,8 +265,18 @@ def _run(
             return exit_codes.BAD_ARGUMENTS
         is_refused = isinstance(error, RunError) and result is None and not tally.episodes
         if not is_refused:  # then there is nothing to tell of
-            _print(output, result or _partial(tally, model, env, error), style)
+            _print(output, result or _partial(tally, model, env, error, folder), style)
+        if arguments["stop_when"] is not None and result is not None and _is_silent(result):
+            output.note(
+                "warning: --stop-when could not end the run: the env does not say whether an "
+                "episode was a success"
+            )
         return _exit_code(output, result, error, interrupts)
+
+
+def _is_silent(result: EvalResult) -> bool:
+    """Return whether episodes finished and none of them is known to be a success or a failure."""
+    return result.success_rate is None and result.num_errors < len(result.episodes)
 
 
 def _evaluate(
@@ -319,12 +332,18 @@ def _print(output: Output, result: EvalResult, style: _Style) -> None:
         output.result(result.to_json(indent=2) if style == "json" else repr(result))
 
 
-def _partial(tally: Tally, model: str, env: str | None, error: BaseException | None) -> EvalResult:
+def _partial(
+    tally: Tally, model: str, env: str | None, error: BaseException | None, folder: Folder | None
+) -> EvalResult:
+    from rollmesh.runs.schema import STORE_FILE
+
     is_told = error is not None and not isinstance(error, KeyboardInterrupt)
+    is_kept = folder is not None and (folder.path / STORE_FILE).exists()
     return EvalResult(
         episodes=tally.episodes,
         model=model,
         env=env or "",
         planned=tally.planned,
         stopped=str(error) if is_told else "interrupted",
+        run_dir=str(folder.path) if folder is not None and is_kept else None,
     )

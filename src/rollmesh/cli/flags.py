@@ -45,6 +45,18 @@ def whole_number(_type: Any, tokens: Sequence[Token]) -> int:
 
 Whole = Annotated[int, Parameter(converter=whole_number)]
 
+
+def whole_or_auto(kind: Any, tokens: Sequence[Token]) -> int | str:
+    """Return what an option carries that is a whole number or the word auto."""
+    if tokens[0].value == "auto":
+        return "auto"
+    try:
+        return whole_number(kind, tokens)
+    except ValueError:
+        msg = f"wants a whole number or auto, got {tokens[0].value!r}"
+        raise ValueError(msg) from None
+
+
 PRIVATE = "rollmesh+unix://"
 """Listens at a socket file of this user in a private folder."""
 

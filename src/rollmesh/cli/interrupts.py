@@ -39,9 +39,15 @@ class Interrupts:
     """
 
     def __init__(
-        self, cancel: CancelToken, give_up: Callable[[int], None], grace_s: float = 0.0
+        self,
+        cancel: CancelToken,
+        give_up: Callable[[int], None],
+        grace_s: float = 0.0,
+        *,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         self._grace_s = grace_s
+        self._tell = tell
         self._over = _thread.allocate_lock()  # given back once the run is over
         self._over.acquire()
         self._cancel = cancel
@@ -67,6 +73,11 @@ class Interrupts:
         self.exit_code = code
         if self._grace_s > 0 and self.is_running:
             self._cancel.drain()
+            if self._tell is not None:
+                self._tell(
+                    f"{_REASONS[number]}: no new episode starts, running ones have "
+                    f"{self._grace_s:g} s to end; once more ends the run at once"
+                )
             # `threading` takes a lock to start one, which the code interrupted here may hold
             _thread.start_new_thread(self._end_grace, (_REASONS[number],))
             return
@@ -106,7 +117,11 @@ def _as_if_unhandled(number: int) -> None:
 
 @contextlib.contextmanager
 def watch(
-    cancel: CancelToken, give_up: Callable[[int], None], grace_s: float = 0.0
+    cancel: CancelToken,
+    give_up: Callable[[int], None],
+    grace_s: float = 0.0,
+    *,
+    tell: Callable[[str], None] | None = None,
 ) -> Iterator[Interrupts]:
     """Handle SIGINT and SIGTERM while a run is on; elsewhere than on the main thread, do nothing.
 
@@ -114,8 +129,9 @@ def watch(
         cancel: Cancelled by the first signal.
         give_up: Called with the exit code by the second one; it must not return.
         grace_s: How long running episodes may go on after the first one, in seconds.
+        tell: Called in the signal handler with a line for people where there is a grace.
     """
-    interrupts = Interrupts(cancel, give_up, grace_s)
+    interrupts = Interrupts(cancel, give_up, grace_s, tell=tell)
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,6 +56,7 @@ def write_report(folders: Sequence[Path], output: Path) -> None:
         OSError: The page cannot be written.
     """
     from rollmesh.runs import read_run
+    from rollmesh.runs.exporting import write_whole
     from rollmesh.viewer.report.data import ReportData
     from rollmesh.viewer.report.page import page
 
@@ -66,12 +66,7 @@ def write_report(folders: Sequence[Path], output: Path) -> None:
         for folder, name in zip(folders, names, strict=True)
     ]
     text = page(runs, written_s=SYSTEM_CLOCK.wall_ns() / 1e9)
-    draft = output.with_name(f".{output.name}.{os.getpid()}.new")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(output)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_whole(output, text.encode())
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from rollmesh.cli.flags import Whole
+from rollmesh.cli.flags import Whole, whole_or_auto
 from rollmesh.fleet.plan_files import load_plan
 from rollmesh.fleet.settings import FleetSettings
 
@@ -24,8 +24,12 @@ class RunFlags:
         str | None, _flag("A file with tasks and seeds (JSON, TOML, YAML, Python).")
     ] = None
     workers: Annotated[
-        Literal["auto"] | Whole | None,
-        _flag("How many env processes run side by side; auto is what the machine holds."),
+        Literal["auto"] | int | None,
+        Parameter(
+            help="How many env processes run side by side; auto is what the machine holds.",
+            converter=whole_or_auto,
+            negative=(),
+        ),
     ] = None
     run_dir: Annotated[
         str | None,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rollmesh.runs.reading import RunGlance
 
 
-
 def runs_command(
     root: str | None = None,
     /,

@@ -80,9 +80,7 @@ def _head(run: StoredRun) -> Iterator[str]:
 
 
 def _show_tasks(output: Output, run: StoredRun) -> None:
-    from rollmesh.runs.summary import by_task
-
-    tasks = list(by_task(run).items())
+    tasks = list(run.result.tasks.items())
     rows = [_task_cells(task or "(all)", result) for task, result in tasks]
     if len(tasks) > 1:
         rows.append(_task_cells("(all)", run.result))

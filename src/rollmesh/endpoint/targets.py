@@ -1,8 +1,8 @@
 """Reads targets: the texts by which users name envs and models (layer 6).
 
-In this order: `scheme://…`, `unix:path/…` and `host:digits` are addresses, `module:Name-vN` is a Gymnasium id,
-`module:attribute` is a callable, and anything else is a Gymnasium id. Knows nothing of what is
-behind a target.
+In this order: `scheme://…`, `unix:path/…` and `host:digits` are addresses, `module:Name-vN` is a
+Gymnasium id, `module:attribute` is a callable, and anything else is a Gymnasium id. Knows nothing
+of what is behind a target.
 """
 
 from __future__ import annotations

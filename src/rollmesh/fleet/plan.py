@@ -196,7 +196,10 @@ class Plan:
     @cached_property
     def setups(self) -> Mapping[str, Task]:
         """The env setups that the tasks need, each under the name of the first task with it."""
-        return {self.setup_of[task.name]: task for task in reversed(self.tasks)}
+        setups: dict[str, Task] = {}
+        for task in self.tasks:
+            setups.setdefault(self.setup_of[task.name], task)
+        return setups
 
     @cached_property
     def setup_of(self) -> Mapping[str, str]:
@@ -291,7 +294,9 @@ def _task_dict(task: Task) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for name in _TASK_FIELDS:
         value = getattr(task, name)
-        if value is None or value == Task.__dataclass_fields__[name].default or value == {}:
+        if value is None or value == Task.__dataclass_fields__[name].default:
+            continue
+        if name == "env_kwargs" and not value:
             continue
         table[name] = _plain(value, f"tasks[{task.name!r}].{name}")
     if task.seeds is not None:

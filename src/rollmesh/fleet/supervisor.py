@@ -117,8 +117,8 @@ class Supervisor:
     def launch(self, worker: Worker, start: int) -> WorkerProcess:
         """Have the pool start a worker, and expect it at the door."""
         if self._door is None:
-            # the hub has seen that something came: reading it finds it there
-            self._door = Door(self.options.address, ConnectionOptions(spin="always"))
+            options = ConnectionOptions(processes=self._processes)
+            self._door = Door(self.options.address, options)
         name = f"{worker.number}.{start}"
 
         def arrived(connection: NativeConnection, sock: socket.socket) -> None:

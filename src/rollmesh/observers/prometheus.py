@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rollmesh.errors import InvalidSpec
 from rollmesh.observers.observer import PHASES, Observer, library
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ class PrometheusHooks(Observer):
     """Serves a run's numbers at `http://host:port/metrics`.
 
     Raises:
-        InvalidSpec: prometheus_client is not installed.
-        OSError: The port is taken.
+        InvalidSpec: prometheus_client is not installed, or the port is taken or none.
 
     Attributes:
         registry: The registry, for those who serve it themselves.
@@ -86,7 +86,13 @@ class PrometheusHooks(Observer):
         self._thread: threading.Thread | None = None
         self.port: int | None = None
         if port is not None:
-            server, thread = client.start_http_server(port, addr=host, registry=self.registry)
+            try:
+                server, thread = client.start_http_server(port, addr=host, registry=self.registry)
+            except (OSError, OverflowError) as error:
+                why = getattr(error, "strerror", None) or str(error)
+                raise InvalidSpec(
+                    "prometheus", f"cannot listen at {host}, port {port}: {why}; name a free port"
+                ) from error
             self._server, self._thread = server, thread
             self.port = server.server_port
 

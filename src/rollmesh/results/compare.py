@@ -250,8 +250,8 @@ class _Seen:
     def _interval(self) -> Interval | None:
         if self.metric == "success":
             return tango_interval(self.won, self.lost, self.n, self.confidence)
-        if self.n and not self.won + self.lost:
-            return self._if_identical()
+        if len(set(self.differences)) == 1 and (self.n > 1 or not self.won + self.lost):
+            return self._if_all_differ_alike()
         sign = -1.0 if (self.difference or 0.0) < 0 else 1.0  # so that (b, a) mirrors (a, b)
         groups = ([sign * (y - x) for x, y in pairs] for pairs in self._groups.values())
         found = stratified_interval(groups, self.confidence)
@@ -259,16 +259,18 @@ class _Seen:
             return found
         return Interval(-found.high, -found.low, found.confidence, found.method)
 
-    def _if_identical(self) -> Interval | None:
-        """Bound the difference where none was seen: a few episodes may still differ.
+    def _if_all_differ_alike(self) -> Interval | None:
+        """Bound the difference where every pair differs by the same, perhaps by nothing.
 
-        So many that Clopper and Pearson allow it, each by no more than the returns seen do.
+        A few episodes may still be otherwise: so many that Clopper and Pearson allow it, each by no
+        more than the returns seen differ.
         """
         share = clopper_pearson_interval(0, self.n, self.confidence)
         if share is None:
             return None
-        reach = share.high * self._spread
-        return Interval(0.0 - reach, reach, self.confidence, "identical")
+        middle, reach = self.differences[0] * (1.0 - share.high), share.high * self._spread
+        method = "alike" if self.won + self.lost else "identical"
+        return Interval(middle - reach, middle + reach, self.confidence, method)
 
     def sd(self) -> float | None:
         """Return the standard deviation of the differences, never 0 because too few were seen."""

@@ -298,7 +298,8 @@ class EvalResult:
             count = self.planned
         lanes = f", {self.num_envs} lanes" if self.num_envs > 1 else ""
         why = f" (stopped: {_brief(self.stopped)})" if self.stopped is not None else ""
-        who = f"{self.model} in {self.env}: " if self.env or self.model else ""
+        who = " in ".join(name for name in (self.model, self.env) if name)
+        who += ": " if who else ""
         return f"{who}{ended} {'episode' if count == 1 else 'episodes'}{lanes}{why}"
 
     def __repr__(self) -> str:

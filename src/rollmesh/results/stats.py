@@ -36,6 +36,7 @@ FEWEST_CLUSTERS = 10
 """Below this many tasks a cluster bootstrap is too narrow to be believed."""
 
 METHOD_NAMES = {
+    "alike": "all pairs differ alike",
     "bca": "BCa bootstrap",
     "beta-binomial": "confidence sequence",
     "clopper-pearson": "Clopper-Pearson",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
 import json
 import os
@@ -47,8 +48,10 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file that is there whole or not at all: a temporary one, synced and renamed.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be written; it names the file that was asked for.
     """
+    if not path.name or path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with draft.open("wb") as stream:
@@ -56,9 +59,11 @@ def write_whole(path: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         draft.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             draft.unlink()
+        if isinstance(error, OSError):
+            raise type(error)(error.errno, error.strerror, str(path)) from error
         raise
 
 

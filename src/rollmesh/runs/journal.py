@@ -325,15 +325,15 @@ def _open_store(folder: Path, identity: RunIdentity, now: float) -> tuple[Store,
     connection = store.open_to_write(path)
     try:
         contents = read_contents(connection, path)
-        changes = identity.changes_since(contents.identity)
-        if changes and (contents.episodes or contents.retried):
-            raise RunChanged(str(folder), changes)
     except BaseException:
         connection.close()
         raise
+    changes = identity.changes_since(contents.identity)
     if not changes:
         return Store(connection, contents), contents
     connection.close()
+    if contents.episodes or contents.retried:
+        raise RunChanged(str(folder), changes)
     put_aside(folder)  # it came to nothing, as where a name was mistyped: another one may begin
     return _open_store(folder, identity, now)
 

@@ -57,8 +57,7 @@ def create(folder: Path, identity: RunIdentity, created_at: float) -> None:
     facts = sorted((name, json.dumps(value)) for name, value in values.items())
     with contextlib.closing(_connect(draft, "rwc")) as connection:
         _settle(connection)
-        connection.executescript(schema.SCHEMA)
-        connection.execute("BEGIN")
+        connection.executescript(f"BEGIN;{schema.SCHEMA}")  # one commit: each waits for the disk
         connection.executemany(schema.ADD_FACT, facts)
         connection.execute(schema.PUT_HEAD, (0, 0, 0, origin(facts)))
         connection.execute("COMMIT")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from rollmesh.results.result import EpisodeResult, EvalResult
+from rollmesh.results.result import EvalResult
 from rollmesh.runs.reading import StoredRun
 
 _EPISODE_ID = re.compile(r",? ?(?:episode )?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -55,17 +55,6 @@ class Phase:
     max_ms: float
 
 
-def by_task(run: StoredRun) -> dict[str, EvalResult]:
-    """Return a result for each task, in plan order."""
-    tasks: dict[str, list[EpisodeResult]] = {}
-    for episode in run.result.episodes:
-        tasks.setdefault(episode.task, []).append(episode)
-    return {
-        task: EvalResult(episodes=tuple(episodes), planned=len(episodes))
-        for task, episodes in tasks.items()
-    }
-
-
 def errors_by_cause(run: StoredRun) -> tuple[Cause, ...]:
     """Group what errored episodes say, the most frequent first."""
     return _grouped((e.error, e.index) for e in run.result.episodes if e.error is not None)
@@ -104,7 +93,7 @@ def to_dict(run: StoredRun) -> dict[str, Any]:
         "plan_hash": run.identity.plan_hash,
         "settings": dict(run.identity.settings),
         "starts": [_start_values(start) for start in run.starts],
-        "tasks": {task: _numbers(result) for task, result in by_task(run).items()},
+        "tasks": {task: _numbers(result) for task, result in run.result.tasks.items()},
         "errors": [asdict(cause) for cause in errors_by_cause(run)],
         "retries": [asdict(cause) for cause in retries_by_cause(run)],
         "failed_attempts": [asdict(attempt) for attempt in run.failed_attempts],

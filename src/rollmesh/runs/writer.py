@@ -86,6 +86,15 @@ class GroupWriter(Generic[ItemT]):
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        try:
+            self._commit_all()
+        finally:  # also where telling of a failure failed: nobody waits for a thread that is gone
+            with self._lock:
+                self._has_ended = True
+                self._queue.clear()
+                self._done.notify_all()
+
+    def _commit_all(self) -> None:
         while True:
             group = self._next_group()
             if group is None:
@@ -103,10 +112,6 @@ class GroupWriter(Generic[ItemT]):
                 if pause_s > 0:
                     self._came.wait_for(lambda: self._is_hurried or self._is_closing, pause_s)
                 self._is_hurried = False
-        with self._lock:
-            self._has_ended = True
-            self._queue.clear()
-            self._done.notify_all()
 
     def _next_group(self) -> list[ItemT] | None:
         """Wait for items and take them all; None when there will be no more."""

@@ -37,7 +37,7 @@ from rollmesh.runtime.ticker import Ticker
 logger = logging.getLogger(__name__)
 
 COMPLETED = "completed requested episodes"
-DRAINED = "stopped taking new episodes"
+DRAINED = "asked to start no new episode"
 
 MakesEngine = Callable[[EngineParts], Engine]
 

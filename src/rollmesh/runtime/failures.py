@@ -27,14 +27,13 @@ def explain(
     component = spec.env_component if is_env else spec.model_component
     lane = _lane_of(group, operation, fault)
     episode = None if lane is None else _episode_of(lane, operation)
-    where = f"step {operation.step}"
+    is_reset = isinstance(operation.request, ResetRequest)  # which belongs to no step
+    where = "" if is_reset else f" at step {operation.step}"
     if lane is not None:
-        where += f", lane {lane.env_index}"
+        where += f"{' on' if is_reset else ','} lane {lane.env_index}"
     if episode is not None:
         where += f", episode {episode.episode_id}, seed {episode.seed}"
-    message = (
-        f"{component}: {operation.name} failed at {where}: {fault.error_class}: {fault.detail}"
-    )
+    message = f"{component}: {operation.name} failed{where}: {fault.error_class}: {fault.detail}"
     if fault.traceback_text:
         message += f"\n\n{operation.target}-side traceback:\n{fault.traceback_text}"
     kind = EnvFailed if is_env else ModelFailed

@@ -40,11 +40,13 @@ def _play(route: Route, group: Group) -> GroupLoop:
         except (EndpointFailed, OperationTimeout) as error:
             if route.may_do_without(group, error):
                 return
-            if again := route.may_try_again(group, error):
+            again = route.may_try_again(group, error)
+            goes_on = again or _may_rebuild(route, error)
+            if again:
                 ids = route.take_back(group, error)
             else:
-                ids = route.spoil(group, error)
-            if not (again or _may_rebuild(route, error)):
+                ids = route.spoil(group, error, goes_on=goes_on)
+            if not goes_on:
                 raise
             if (evict := route.requests.evict(ids)) is not None:
                 yield evict

@@ -305,7 +305,7 @@ class ManualDriver(RouteDriver):
         self._pause = None
         if self._loop is not None:
             self._loop.close()
-        evict = self._pauses.evict(self._route.spoil(self._group, INTERRUPTED))
+        evict = self._pauses.evict(self._route.spoil(self._group, INTERRUPTED, goes_on=True))
         if evict is not None:
             self._perform(evict)
 

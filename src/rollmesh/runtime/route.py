@@ -283,14 +283,19 @@ class Route:
                 last = self._observation_codec.take(last, [lane.row])
         self.announcer.episode_completed(summary, episode.record_id, ending, last)
 
-    def spoil(self, group: Group, error: RouteError | str) -> list[str]:
-        """Mark the group's episodes errored, and return the ids that the model may hold (R29)."""
+    def spoil(self, group: Group, error: RouteError | str, *, goes_on: bool) -> list[str]:
+        """Mark the group's episodes errored, and return the ids that the model may hold (R29).
+
+        Where the route ends with the error they are reported and not told: they did not come to
+        their end, and a later start of the same plan plays them.
+        """
         ids: list[str] = []
         for lane in group.lanes:
             if lane.episode is not None:
                 ids.append(lane.episode.id)
             if lane.owes:
-                self._spoil(group, lane, lane.next or lane.episode, _error_of(lane, error))
+                episode = lane.next or lane.episode
+                self._spoil(group, lane, episode, _error_of(lane, error), goes_on=goes_on)
             lane.clear()
         group.changed()
         return ids
@@ -350,7 +355,9 @@ class Route:
         group.changed()
         return ids
 
-    def _spoil(self, group: Group, lane: Lane, episode: Episode | None, error: str) -> None:
+    def _spoil(
+        self, group: Group, lane: Lane, episode: Episode | None, error: str, *, goes_on: bool
+    ) -> None:
         if episode is None:
             return
         began = lane.next is None
@@ -370,14 +377,16 @@ class Route:
             causes=episode.causes,
             task=episode.task,
         )
-        self._report(summary)
+        self._report(summary, ended=goes_on)
         self.announcer.episode_errored(summary, episode.record_id)
 
-    def _report(self, summary: EpisodeSummary) -> None:
+    def _report(self, summary: EpisodeSummary, *, ended: bool = True) -> None:
         if self._tell is None:
             self._summaries.append(summary)
-        else:
+        elif ended:
             self._tell(summary)
+        else:
+            return
         self.total_episodes += 1
         self.total_steps += summary.steps
 

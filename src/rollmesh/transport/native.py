@@ -44,6 +44,9 @@ from rollmesh.wire.messages import Message
 
 INBOX_BYTES = 64 * 2**10
 _MOST_IDLE_BYTES = 2**20
+"""An inbox that has grown larger is given back once a smaller message has come."""
+_MOST_KEPT_BYTES = 16 * 2**20
+"""One that has grown larger than that is given back at once."""
 _DIRECT_BYTES = 16 * 2**10
 """Payloads from this size on are read straight into their buffer."""
 _SLACK_BYTES = 4096
@@ -190,8 +193,9 @@ class NativeConnection(Connection):
         if not self._is_greeted:
             self._read_greeting(expiry)
         if self._start == self._end:
+            room, used = len(self._inbox), self._start
             self._start = self._end = 0
-            if len(self._inbox) > _MOST_IDLE_BYTES:
+            if room > _MOST_KEPT_BYTES or (room > _MOST_IDLE_BYTES and used <= _MOST_IDLE_BYTES):
                 self._inbox = bytearray(INBOX_BYTES)
                 self._view = memoryview(self._inbox)
             if self._expected:

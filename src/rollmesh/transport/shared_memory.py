@@ -13,8 +13,9 @@ the peer at any time after it. A lease that is never released keeps its slot for
 connection lives: the peer uses the socket when no slot is left, so that this costs speed and
 nothing else. After the connection is closed, views still alive can be read. A `Lent` payload needs
 no `release()`: it gives its slot back when nobody holds it any more. Arrays of one's own that may
-be written to can be had of it without a copy (`private_pages.py`), each of them once, and as long
-as half of the slots are free: whoever keeps many gets copies, so that the peer never lacks a slot.
+be written to can be had of a very large one without a copy (`private_pages.py`), each of them once,
+and as long as half of the slots are free: whoever keeps many gets copies, so that the peer never
+lacks a slot.
 
 Trust. The file is sealed against shrinking, which the other end checks before it maps it: a peer
 cannot make a reader fault. Offsets and sizes are compared with the size of the file.
@@ -53,6 +54,8 @@ THRESHOLD_BYTES = 64 * 2**10
 MOST_SLOTS = 8
 _POPULATE_WRITE = 23
 _TAKEN = b"\1"
+_LEAST_TWIN_BYTES = 2**20
+"""Smaller payloads are copied, which is as fast while they fit a core's own cache."""
 _MOST_TWINS = 32
 """Arrays that are given of one payload; more are copied."""
 _WRITTEN_PAUSE = 100
@@ -220,19 +223,24 @@ class Window:
         Raises:
             WireError: As `view`.
         """
-        mapped, twins = self._mapped(slot, page, nbytes), self._twins
+        mapped = self._mapped(slot, page, nbytes)
+        lent = Lent((nbytes,), np.uint8, mapped.memory)
+        lent.states = self._states
+        lent.slot = slot
+        if nbytes >= _LEAST_TWIN_BYTES:
+            self._prepare_twins(lent, mapped)
+        return lent
+
+    def _prepare_twins(self, lent: Lent, mapped: Mapped) -> None:
+        twins = self._twins
         if twins is None:
             twins = self._twins = Twins(self._states)
         if mapped.pages is None and twins.pagemap is not None:
             with contextlib.suppress(OSError, ValueError):  # no room for another mapping
-                start = page * PAGE_BYTES
+                start = mapped.page * PAGE_BYTES
                 mapped.pages = PrivatePages(self._descriptor, start, mapped.data.size)
-        lent = Lent((nbytes,), np.uint8, mapped.memory)
-        lent.states = self._states
-        lent.slot = slot
         lent.mapped = mapped
         lent.twins = twins
-        return lent
 
     def view(self, slot: int, page: int, nbytes: int) -> Bytes:
         """Return the payload in a slot, without a copy.

@@ -95,12 +95,17 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         """Return the next bytes, all of them."""
+        start = self.skip(size)
+        return self.data[start : self.pos]
+
+    def skip(self, size: int) -> int:
+        """Go on behind the next bytes, which are all there; return where they start."""
         start = self.pos
         stop = start + size
         if stop > self.end:
             raise WireError(f"metadata: {size} bytes announced, {self.end - start} left")
         self.pos = stop
-        return self.data[start:stop]
+        return start
 
     def u32(self) -> int:
         """Read a count or size."""
@@ -235,8 +240,8 @@ def _read_array(reader: _Reader) -> Any:
     size = math.prod(shape)
     if not dtype.itemsize and size > SIZE_LIMITS.rows:
         raise WireError(f"metadata: {size} elements of no size are over the limit")
-    body = reader.take(size * dtype.itemsize)
-    array = np.ndarray(shape, dtype, body).copy()
+    start = reader.skip(size * dtype.itemsize)
+    array = np.ndarray(shape, dtype, reader.data, start).copy()
     if dtype.kind in "bUV":
         _check_content(array)
     return array

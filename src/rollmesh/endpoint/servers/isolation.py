@@ -92,13 +92,20 @@ def find_target(
             "function, a partial): put the factory at the top of a module, and its arguments into "
             f"{kwargs}",
         )
+    if module_name == MAIN_NAME:
+        raise InvalidSpec(
+            field,
+            "the script that holds the factory starts a run whenever it is loaded, and each "
+            'process that looks for the factory loads it; put the run under `if __name__ == "__'
+            'main__":`',
+        )
     if module_name != "__main__":
         return Target(text=f"{module_name}:{path}")
     spec = getattr(module, "__spec__", None)
     if spec is not None:
         return Target(text=f"{spec.name}:{path}")
     file = getattr(module, "__file__", None)
-    if file is None:
+    if file is None or not Path(file).is_file():  # a session, `python -c`, or standard input
         raise InvalidSpec(field, "the factory was typed in by hand; put it into a module")
     return Target(text=f"{MAIN_NAME}:{path}", main_file=str(Path(file).absolute()))
 

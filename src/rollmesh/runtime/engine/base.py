@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from rollmesh.clock import Clock
 from rollmesh.errors import OperationTimeout, PortTimeout, RouteCancelled, RouteError
-from rollmesh.ports import EnvPort, ModelPort
+from rollmesh.ports import EnvPort, ModelPort, ResetRequest
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.operations import GroupLoop, Operation
 
@@ -96,10 +96,11 @@ class EngineParts:
         """Return the error of an operation that did not come back in time (rule R16)."""
         limit = operation.timeout_s or 0.0
         component = self.component(operation)
+        is_reset = isinstance(operation.request, ResetRequest)  # which belongs to no step
+        where = "" if is_reset else f" at step {operation.step}"
         error = OperationTimeout(
-            f"{component}: {operation.name} timed out: it did not come back within {limit:g} s at "
-            f"step {operation.step}; look at what the {operation.target} does there, or raise the "
-            "limit",
+            f"{component}: {operation.name} timed out: it did not come back within {limit:g} s"
+            f"{where}; look at what the {operation.target} does there, or raise the limit",
             timeout_s=limit,
             route=self.env_id,
             component=component,

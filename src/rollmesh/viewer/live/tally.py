@@ -72,6 +72,7 @@ class Tally(Hooks):
         self._lock = threading.RLock()  # a signal handler may read while its own thread does
         self._started_ns = self._rates_ns = clock.monotonic_ns()
         self._kept: list[EpisodeResult] | None = [] if keep_episodes else None
+        self._earlier: tuple[EpisodeResult, ...] = ()
         self._counts = _Counts()
         self._window_ns: int | None = None
         self._phases: tuple[Phase, ...] = ()
@@ -165,7 +166,10 @@ class Tally(Hooks):
         """
         if planned is not None:
             self.planned = planned
-        self._put(self._took_earlier, tuple(finished))
+        done = tuple(finished)
+        if self._kept is not None:
+            self._earlier += done
+        self._put(self._took_earlier, done)
 
     def acknowledged(self, episodes: Sequence[EpisodeResult]) -> None:
         """Note episodes that a journal has on disk; may be called from the journal's thread."""
@@ -186,10 +190,11 @@ class Tally(Hooks):
 
     @property
     def episodes(self) -> tuple[EpisodeResult, ...]:
-        """The episodes that ended in this start, in plan order; none without `keep_episodes`."""
+        """All episodes that ended, in plan order; none without `keep_episodes`."""
         with self._lock:
             waiting = [what for *_, what in self._inbox.copy() if isinstance(what, EpisodeResult)]
-            return tuple(sorted([*(self._kept or ()), *waiting], key=lambda e: e.index))
+            ended = [*self._earlier, *(self._kept or ()), *waiting]
+            return tuple(sorted(ended, key=lambda e: e.index))
 
     def read(self) -> tuple[Progress, tuple[News, ...]]:
         """Count what came in, and return the state of the run and what is new in it."""
