@@ -61,7 +61,8 @@ def read(reader, data):
         raise WireError("short")
     plan = reader.plans.get(data[:PREFIX_BYTES])
     if plan is not None and not plan.is_shared and len(data) >= plan.stop:
-        return plan.read(data[HEADER_BYTES : plan.stop], *TAIL.unpack_from(data, PREFIX_BYTES))
+        tail = TAIL.unpack_from(data, PREFIX_BYTES)
+        return plan.read(data[HEADER_BYTES : plan.end], *tail, data[plan.end : plan.stop])
     header = read_header(data)
     reader.check(header)
     middle = HEADER_BYTES + header.payload_bytes
