@@ -145,8 +145,11 @@ def test_errored_episodes_exit_3(here: Path, capfd: pytest.CaptureFixture[str]) 
 def test_a_rule_about_success_that_the_env_never_feeds_is_said(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_eval(here, "-n", "2", "--stop-when", "width<0.5") == 0
+    words = ("-n", "2", "--no-journal", "--stop-when", "width<0.5")
+    assert main(["eval", "CartPole-v1", "-m", "random", *words]) == exit_codes.OK
     assert "--stop-when could not end the run" in capfd.readouterr().err
+    assert run_eval(here, *words) == exit_codes.OK
+    assert "--stop-when" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,21 @@ def test_a_worker_whose_answers_are_bulky_is_read_apart_and_nobody_waits_for_it(
     assert len(ends.results[0].infos[0]["huge"]) == 2**20
 
 
+def test_what_bulky_answers_are_read_into_is_kept_for_the_next_one_and_then_given_back(ends):
+    sizes = []
+    for reply in (bulky(0.0), bulky(1.0), step_reply(), step_reply()):
+        ends.step()
+        thread = answer_later(ends, reply)
+        count = len(ends.results) + 1
+        while len(ends.results) < count:
+            ends.wait()
+        thread.join(LIMIT_S)
+        sizes.append(len(ends.link.connection._inbox))
+    assert sizes[0] > 2**20
+    assert sizes[1] == sizes[0]
+    assert sizes[3] < 2**20
+
+
 def test_one_that_is_read_apart_can_be_lost_and_closed(ends):
     ends.step()
     thread = answer_later(ends, bulky(1.0))

@@ -86,8 +86,10 @@ def test_a_scraper_sees_the_run_on_this_machine_only():
 
 
 def test_a_port_that_cannot_be_had_is_named():
-    with observers.open("prometheus", port=0) as first:
-        with pytest.raises(rollmesh.InvalidSpec, match=f"port {first.port}: Address already in use"):
-            observers.open("prometheus", port=first.port)
-    with pytest.raises(rollmesh.InvalidSpec, match="port 99999: .*0-65535"):
+    with (
+        observers.open("prometheus", port=0) as first,
+        pytest.raises(rollmesh.InvalidSpec, match=f"port {first.port}: Address already in use"),
+    ):
+        observers.open("prometheus", port=first.port)
+    with pytest.raises(rollmesh.InvalidSpec, match=r"port 99999: .*0-65535"):
         observers.open("prometheus", port=99999)
