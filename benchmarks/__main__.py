@@ -23,6 +23,7 @@ from benchmarks import (
     fleet,
     import_time,
     in_process,
+    many_episodes,
     scaling,
     table,
 )
@@ -116,6 +117,10 @@ ROWS = {
         in_short=False,
     ),
     "bare": Row(summary="the transports alone", measure=_brief(across_processes.bare_row)),
+    "many": Row(
+        summary="100,000 episodes in one run",
+        measure=lambda options: (many_episodes.many_row(short=options.short), ""),
+    ),
     "codec": Row(summary="encode and decode of a W3 row", measure=_brief(codec.codec_row)),
     "driver": Row(
         summary="a step of the driver, stub ports", measure=_brief(driver_step.driver_row)

@@ -141,7 +141,7 @@ def _line(row: str, subject: str, value: float, unit: str, most: float) -> Line:
     return Line(
         row=row,
         subject=subject,
-        figure=f"{value:,.3g} {unit}",
+        figure=f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}",
         target=f"<= {most:g} {unit}",
         verdict=table.at_most(value, most),
         numbers={"value": value, "most": most, "unit": unit},
