@@ -20,8 +20,17 @@ from rollmesh.cli.interrupts import watch as watch_signals
 from rollmesh.cli.output import Output, own_output
 from rollmesh.cli.run_flags import RunFlags
 from rollmesh.cli.run_folders import Folder, discard_unused
+from rollmesh.cli.tuned import tuned
 from rollmesh.cli.watch_flags import WatchFlags
-from rollmesh.errors import InvalidSpec, JournalError, RollmeshError, RouteCancelled, RunError
+from rollmesh.errors import (
+    EndpointFault,
+    InvalidSpec,
+    JournalError,
+    PortTimeout,
+    RollmeshError,
+    RouteCancelled,
+    RunError,
+)
 from rollmesh.limits import Limits
 from rollmesh.results.result import EvalResult
 from rollmesh.runtime.cancel import CancelToken
@@ -126,27 +135,26 @@ def eval_command(
                 "model_kwargs": json_object("--model-kwargs", model_kwargs),
                 "limits": Limits.from_json(json_object("--limits", limits) or {}),
             }
-        except InvalidSpec as error:
-            output.note(f"error: {error}")
-            return exit_codes.BAD_ARGUMENTS
-        fix_working_directory()
-        if episodes is None and (run is None or run.plan is None):
-            output.note("error: --episodes is missing.\nsee rollmesh eval --help")
-            return exit_codes.BAD_ARGUMENTS
-        run = run or RunFlags()
-        try:
+            fix_working_directory()
+            run = run or RunFlags()
+            if episodes is None and run.plan is None:
+                output.note("error: --episodes is missing.\nsee rollmesh eval --help")
+                return exit_codes.BAD_ARGUMENTS
             arguments.update(run.arguments())
-        except InvalidSpec as error:
-            output.note(f"error: {error}")
-            return exit_codes.BAD_ARGUMENTS
-        model = absolute_file(model)
-        folder = _folder(run, env, model, arguments) if run.journal else None
-        try:
+            model = absolute_file(model)
+            folder = _folder(run, env, model, arguments) if run.journal else None
+            if run.tune:
+                arguments.update(tuned(output, model, env, arguments))
             watchers = (watch or WatchFlags()).hooks(None if folder is None else folder.path)
             arguments["hooks"] = stack.enter_context(watchers)
         except InvalidSpec as error:
             output.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS
+        except (EndpointFault, PortTimeout) as error:
+            output.note(f"error: --tune: {error}")
+            return exit_codes.FAILED
+        except KeyboardInterrupt:
+            return exit_codes.INTERRUPTED
         style: _Style = "lines" if json_lines else "json" if json else "text"
         return _run(output, model, env, arguments, folder=folder, grace_s=run.grace_s, style=style)
 

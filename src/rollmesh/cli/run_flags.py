@@ -55,6 +55,10 @@ class RunFlags:
     max_attempts: Annotated[
         Whole, _flag("How often an episode is started whose worker was lost each time.")
     ] = 3
+    tune: Annotated[
+        bool,
+        _flag("Measure workers and model for a minute first, and choose how many and how large."),
+    ] = False
     pin: Annotated[bool, _flag("Bind each worker to one core.")] = False
     model_workers: Annotated[
         Whole | None, _flag("Run the model in so many processes of its own.")
@@ -91,7 +95,7 @@ class RunFlags:
     @property
     def is_fleet(self) -> bool:
         """Whether worker processes are asked for."""
-        return self.workers is not None or self.plan is not None
+        return self.workers is not None or self.plan is not None or self.tune
 
     @property
     def grace_s(self) -> float:

@@ -89,7 +89,18 @@ def _registered(target: GymnasiumId, env_kwargs: Mapping[str, Any] | None, field
             "first, or write module:Name-v0)",
         ) from exc
     given = dict(env_kwargs or {})
-    return EnvSource(name=plain, make=lambda _: gymnasium.make(plain, **given), always_scalar=True)
+
+    def make(_lane: int) -> Any:
+        try:
+            return gymnasium.make(plain, **given)
+        except gymnasium.error.DependencyNotInstalled as exc:
+            raise InvalidSpec(field, f"{plain} needs what is not installed: {exc}") from exc
+        except TypeError as exc:
+            if given and "unexpected keyword argument" in str(exc):
+                raise InvalidSpec("env_kwargs", f"{plain} does not take them: {exc}") from exc
+            raise
+
+    return EnvSource(name=plain, make=make, always_scalar=True)
 
 
 def _maker(
