@@ -154,7 +154,7 @@ def _filled(made: Outcome) -> RouteReport | RouteError:
 
 
 def _check(made: Outcome) -> None:
-    check(made.notes, made.fleet, made.model, _filled(made))
+    check(made.notes, made.fleet, made.model, _filled(made), is_told=True)
     planned = {start.index: start for start in made.starts}
     ended = Counter(summary.index for summary in made.told)
     assert max(ended.values(), default=1) == 1, "an episode was told twice"

@@ -276,6 +276,21 @@ def test_an_unknown_id_says_what_gymnasium_says(name):
         open_env(name)
 
 
+def test_arguments_that_a_registered_env_does_not_take_are_refused():
+    with pytest.raises(
+        InvalidSpec, match=r"env_kwargs: CartPole-v1 does not take them: .*'gravty'"
+    ):
+        open_env("CartPole-v1", env_kwargs={"gravty": 3})
+
+
+def test_a_registered_env_that_lacks_its_library_says_which(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(InvalidSpec, match="HalfCheetah-v5 needs what is not installed: MuJoCo"):
+        open_env("HalfCheetah-v5")
+
+
 @pytest.mark.parametrize(
     ("text", "words"), [("grpc://host:1", "unknown scheme"), ("localhost:99999", "wants a port")]
 )

@@ -46,7 +46,7 @@ def test_a_taken_port_is_a_sentence():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(InvalidSpec, match="cannot watch this run"):
+        with pytest.raises(InvalidSpec, match="name a free port"):
             observers.open("prometheus", port=taken.getsockname()[1])
 
 
