@@ -42,7 +42,7 @@ def _env_goals(base: str, times: float) -> tuple[Goal, ...]:
     """
     return (
         Goal(subject=UNIX, base=base, least=times),
-        Goal(subject=UNIX_BLOCKING, base=base, least=times),
+        Goal(subject=UNIX_BLOCKING, base=base),
         Goal(subject=TCP, base=remote.RLMESH_RUN, least=4.0),
         Goal(subject=TCP, base=GRPC, least=4.0),
         Goal(subject=OUR_ENV, base=remote.RLMESH_ENV),

@@ -26,8 +26,8 @@ from benchmarks.harness import Burst
 from benchmarks.workloads import Workload
 
 SETTLE_S = 0.3
-EPISODE_STEPS = 12
-"""Short, so that lanes run out of work at about the same time."""
+EPISODE_STEPS = 48
+"""As of a short task; the window closes before lanes run out of work."""
 _VLA_EVAL = "ROLLMESH_VLA_EVAL_PYTHON"
 VLA_EVAL_MISSING = f"vla-eval in a venv of its own, {_VLA_EVAL}=its python"
 
