@@ -9,13 +9,16 @@ this after demo.py; `--quick` plays fewer episodes.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+# The policy lies beside this file; simulators may leave their logs where they run, so not here.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])}
 ROLLMESH = [sys.executable, "-c", "import sys; from rollmesh.cli import main; sys.exit(main())"]
 
 
@@ -25,17 +28,23 @@ def shown(arguments: list[str]) -> list[str]:
     return [*ROLLMESH, *arguments]
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: list[str], folder: str) -> None:
     """Run a command in front of the reader."""
-    command = shown(arguments)
-    subprocess.run(command, cwd=HERE, check=True, stderr=subprocess.DEVNULL)  # noqa: S603 - ours
+    subprocess.run(  # noqa: S603 - our own program
+        shown(arguments), cwd=folder, env=ENVIRONMENT, check=True, stderr=subprocess.DEVNULL
+    )
 
 
-def run_and_kill(arguments: list[str], after: int) -> None:
+def run_and_kill(arguments: list[str], folder: str, after: int) -> None:
     """Start a run and kill its driver once so many episodes are acknowledged."""
     command = shown([*arguments, "--json-lines"])
     with subprocess.Popen(  # noqa: S603 - our own program
-        command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as driver:
         stored = 0
         for line in driver.stdout or ():
@@ -55,13 +64,13 @@ def main() -> None:
         plan += ["--episodes", str(episodes), "--seed", "2024", "--max-episode-steps", "60"]
         plan += ["--workers", "2" if quick else "4"]
         first = [*plan, "--run-dir", old]
-        run_and_kill(first, episodes // 3)
-        run(["runs", runs])
-        run(first)
-        run([*plan, "--model-kwargs", '{"gain": 0.6}', "--run-dir", new])
-        run(["compare", old, new])
+        run_and_kill(first, runs, episodes // 3)
+        run(["runs", runs], runs)
+        run(first, runs)
+        run([*plan, "--model-kwargs", '{"gain": 0.6}', "--run-dir", new], runs)
+        run(["compare", old, new], runs)
         page = Path(tempfile.gettempdir()) / "rollmesh-demo-report.html"
-        run(["report", old, new, "-o", str(page)])
+        run(["report", old, new, "-o", str(page)], runs)
 
 
 if __name__ == "__main__":
