@@ -21,12 +21,10 @@ from rollmesh.fleet.settings import FleetSettings
 from tests.cases.case_files import loaded
 from tests.cases.case_run import NO_VARIANT, CaseRun
 from tests.cases.recording import Outcome
+from tests.cases.served_ways import CHANGES_ITS_MODULE
 
 BUILDER = "tests.cases.fleet_ways:make_env"
 
-
-CHANGES_ITS_MODULE = frozenset({"C28", "C30"})
-"""Their `make_env` sets for a variant what the policy reads, and the policy is in this process."""
 
 SERIAL = {
     "C41": "it reads the seeds in the order of the resets, and workers have none among them",

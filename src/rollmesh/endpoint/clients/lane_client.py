@@ -118,7 +118,7 @@ class RemoteLanesPort:
         session = self._session
         generation = session.generation
         if kind is Kind.STEP and any([self._reset_in[lane] != generation for lane in lanes]):
-            callback(SessionLost(f"the session with {self.address} is lost: it was opened anew"))
+            callback(self._opened_anew())
             return
 
         def land(result: Any) -> None:
@@ -127,11 +127,16 @@ class RemoteLanesPort:
                 result = self._reply(kind, request, lanes, result)
                 if kind is Kind.RESET and isinstance(result, ResetReply):
                     self._reset_in.update(dict.fromkeys(lanes, session.generation))
+            elif kind is Kind.STEP and _came_too_late(result) and session.generation != generation:
+                result = self._opened_anew()
             callback(result)
 
         request_id = session.submit(kind, request, land)
         if not session.is_lost:
             self._under_way[lanes] = request_id
+
+    def _opened_anew(self) -> SessionLost:
+        return SessionLost(f"the session with {self.address} is lost: it was opened anew")
 
     def _reply(self, kind: Kind, request: Any, lanes: tuple[int, ...], message: Message) -> Any:
         body = message.body
@@ -162,3 +167,8 @@ class RemoteLanesPort:
         session.submit(
             Kind.REBUILD, body, lambda r: reopened(None if isinstance(r, Message) else r)
         )
+
+
+def _came_too_late(result: Any) -> bool:
+    """Return whether a step reached a session that was opened while it was on its way."""
+    return isinstance(result, EndpointFault) and result.error_class == "not_ready"
