@@ -14,7 +14,7 @@ TORCH_ELSE ?= torch
 
 help:
 	@echo "make demo        evaluate shipped policies; then a fleet: killed, resumed, compared"
-	@echo "make test        run the quick tests (a few minutes at most)"
+	@echo "make test        run the quick tests (about seven minutes on two cores)"
 	@echo "make test-slow   run the slow tests too (installs torch and stable-baselines3)"
 	@echo "make test-full   run fault tests in full count"
 	@echo "make bench       print the table of performance ratios (bench-short: a short form)"

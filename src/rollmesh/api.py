@@ -29,10 +29,9 @@ from rollmesh.opening import Endpoints, OpeningOptions, RouteIds, is_served
 from rollmesh.ports import AutoresetMode, EnvContract, Info
 from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.run_arguments import DRAWN_SEEDS, PathArgument, PlanArgument, RunArguments, Workers
-from rollmesh.running import plan_run, why_stopped
+from rollmesh.running import plan_run, say, seed_message, why_stopped
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.driver import RouteDriver
-from rollmesh.runtime.hooks import Dispatcher
 from rollmesh.runtime.report import RouteReport
 from rollmesh.runtime.spec import OnError, Replan, SessionSpec
 from rollmesh.spaces.conformance import Policy
@@ -303,26 +302,10 @@ class _Run:
                 )
 
     def _tell_plan_seed(self, spec: SessionSpec, plan_seed: int | None) -> None:
-        if plan_seed is None:
-            return
-        message = f"plan seed {plan_seed}"
-        if self.plan.base_seed is None:
-            message += (
-                f", drawn; base_seed={plan_seed} (--seed {plan_seed}) runs the same plan again"
-            )
-        _logger.info("%s session_id=%s", message, spec.session_id)
-        emit = Dispatcher(self.hooks).log
-        if emit is not None:
-            names = events.Route(spec.env_id, spec.env_component, spec.model_component)
-            emit(
-                events.Log(
-                    session_id=spec.session_id,
-                    route=names,
-                    level="info",
-                    message=message,
-                    source="evaluate",
-                )
-            )
+        if plan_seed is not None:
+            message = seed_message(plan_seed, is_drawn=self.plan.base_seed is None)
+            route = events.Route(spec.env_id, spec.env_component, spec.model_component)
+            say(message, self.hooks, session_id=spec.session_id, route=route)
 
     def _result(
         self,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,9 +18,10 @@ from rollmesh import events
 from rollmesh.arguments import EpisodePlan
 from rollmesh.clock import SYSTEM_CLOCK
 from rollmesh.endpoint.models.batched import Batching
-from rollmesh.errors import InvalidSpec, JournalError, RouteCancelled, RouteError, WorkerLost
+from rollmesh.errors import InvalidSpec, JournalError, RouteCancelled, RouteError
 from rollmesh.fleet.plan import Plan
 from rollmesh.fleet.settings import FleetSettings
+from rollmesh.ledger import Ledger
 from rollmesh.opening import (
     Endpoints,
     FleetOpening,
@@ -31,20 +31,17 @@ from rollmesh.opening import (
     name_of,
 )
 from rollmesh.ports import AutoresetMode
-from rollmesh.results.packed import PackedEpisodes
-from rollmesh.results.result import EpisodeResult, EvalResult
+from rollmesh.results.result import EvalResult
 from rollmesh.run_arguments import RunArguments
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.driver import RouteDriver
 from rollmesh.runtime.hooks import Dispatcher
-from rollmesh.runtime.report import EpisodeSummary, LostAttempt, RouteReport
+from rollmesh.runtime.report import RouteReport
 from rollmesh.runtime.spec import SessionSpec
 
 if TYPE_CHECKING:
-    from rollmesh.events import TelemetrySnapshot
-    from rollmesh.results.stopping import PlanPrefix, StopRule
+    from rollmesh.results.stopping import StopRule
     from rollmesh.runs.journal import Journal
-    from rollmesh.runs.rows import FailedAttempt
 
 _logger = logging.getLogger(__name__)
 
@@ -199,24 +196,11 @@ class PlannedRun:
         return self.plan.seed if any(task.seeds is None for task in self.plan.tasks) else None
 
     def _say_seed(self) -> None:
-        seed = self.plan_seed
-        if seed is not None:
-            again = f", drawn; base_seed={seed} (--seed {seed}) runs the same plan again"
-            self._say(f"plan seed {seed}{again if self.is_seed_drawn else ''}")
+        if self.plan_seed is not None:
+            self._say(seed_message(self.plan_seed, is_drawn=self.is_seed_drawn))
 
     def _say(self, message: str) -> None:
-        _logger.info("%s session_id=%s", message, self.template.session_id)
-        emit = Dispatcher(self.hooks).log
-        if emit is not None:
-            emit(
-                events.Log(
-                    session_id=self.template.session_id,
-                    route=self.route,
-                    level="info",
-                    message=message,
-                    source="evaluate",
-                )
-            )
+        say(message, self.hooks, session_id=self.template.session_id, route=self.route)
 
     # ---------------------------------------------------------------------------- the journal
 
@@ -335,165 +319,29 @@ def plan_run(
     )
 
 
-@dataclass(eq=False)
-class Ledger:
-    """What has ended, and whether that is enough.
-
-    Attributes:
-        run: Whose it is.
-        journal: Where episodes are recorded, or None.
-        cancel: Stops this run, and no other one of the caller's token.
-        episodes: Every ended one, by plan index.
-        stopped: Why no further one is started, or None.
-        elapsed_s: How long the driver ran.
-        endpoints: Their names, once they are open.
-    """
-
-    run: PlannedRun
-    journal: Journal | None
-    cancel: CancelToken
-    episodes: PackedEpisodes = field(default_factory=PackedEpisodes)
-    stopped: str | None = None
-    elapsed_s: float = 0.0
-    endpoints: Endpoints | None = None
-    _errors: int = 0
-    _prefix: PlanPrefix | None = None
-
-    def __post_init__(self) -> None:
-        if self.run.stop_when is not None:
-            from rollmesh.results.stopping import PlanPrefix
-
-            self._prefix = PlanPrefix(self.run.stop_when)
-        if self.journal is None:
-            return
-        self.journal.subscribe(
-            self._stored, failed=lambda failure: self.cancel.cancel(str(failure))
-        )
-        self._stored(tuple(self.journal.finished.values()), is_resumed=True)
-        self.episodes = PackedEpisodes(self.journal.finished)
-        for index in sorted(self.journal.finished):
-            self._count(self.journal.finished[index])
-
-    def take(self, summary: EpisodeSummary) -> None:
-        """Record an episode that ended, and see whether the run is over; on the engine's thread."""
-        episode = EpisodeResult.from_summary(summary)
-        if self.journal is not None:
-            with contextlib.suppress(JournalError):  # the run is being cancelled for it
-                self.journal.record(episode)
-        self.episodes[episode.index] = episode
-        self._count(episode)
-        if self.stopped is not None:
-            self.cancel.drain()
-
-    def note_lost(self, lost: LostAttempt) -> None:
-        """Write down an attempt that came to nothing; on the engine's thread."""
-        if self.journal is not None:
-            with contextlib.suppress(JournalError):  # the run is being cancelled for it
-                self.journal.record_failed_attempt(_failed_attempt(lost))
-
-    def noted(self, result: EvalResult) -> EvalResult:
-        """Write down what this start came to, wait until all of it is on disk, and return it.
-
-        Raises:
-            JournalError: Something could not be written; `result` holds all that ended.
-        """
-        if self.journal is None:
-            return result
-        try:
-            self.journal.note_outcome(
-                stopped=result.stopped, elapsed_s=self.elapsed_s, telemetry=result.telemetry
-            )
-            self.journal.flush()
-        except JournalError as error:
-            error.result = replace(result, stopped=str(error))
-            raise
-        return result
-
-    def result(self, report: RouteReport | None, *, stopped: str | None = None) -> EvalResult:
-        """Return the result of all episodes that ended, in this start and before."""
-        run, endpoints = self.run, self.endpoints
-        width = 1
-        earlier_s = 0.0 if self.journal is None else self.journal.elapsed_before_s
-        env, model = run.env_name, name_of(run.model)
-        if endpoints is not None:
-            env, model, width = endpoints.env_component, endpoints.model_component, endpoints.width
-        telemetry: TelemetrySnapshot | None = None if report is None else report.telemetry
-        why = stopped or self.stopped
-        if why is None and len(self.episodes) < len(run.plan.episodes):
-            why = "asked to start no new episode"
-        return EvalResult(
-            episodes=tuple(self.episodes[index] for index in sorted(self.episodes)),
-            telemetry=telemetry,
-            plan_seed=run.plan_seed,
-            env=env,
-            model=model,
-            num_envs=width,
-            planned=len(run.plan.episodes),
-            elapsed_s=self.elapsed_s + earlier_s,
-            stopped=why,
-            plan_hash=run.plan.hash,
-            run_dir=None if run.folder is None else str(run.folder.path),
-            resumed=0 if self.journal is None else len(self.journal.finished),
-        )
-
-    def _stored(self, episodes: Sequence[EpisodeResult], *, is_resumed: bool = False) -> None:
-        run = self.run
-        if emit := Dispatcher(run.hooks).on_episodes_stored:
-            emit(
-                events.EpisodesStored(
-                    session_id=run.template.session_id,
-                    route=run.route,
-                    planned=len(run.plan.episodes),
-                    episodes=tuple(episodes),
-                    is_resumed=is_resumed,
-                )
-            )
-
-    def _count(self, episode: EpisodeResult) -> None:
-        """Count an ended episode; end the run where the budget is spent or the question answered.
-
-        A rule is asked about the longest beginning of the plan that has ended: short episodes end
-        first, and whether an episode is short has to do with whether it succeeds.
-        """
-        self._errors += episode.error is not None
-        decision = None
-        if self._prefix is not None:
-            success = episode.success if episode.error is None else None
-            decision = self._prefix.record(episode.index, success)
-        if self.stopped is not None:
-            return
-        most, planned = self.run.max_errors, len(self.run.plan.episodes)
-        if most is not None and self._errors > most:
-            self.stopped = (
-                f"failure budget spent: {self._errors} of {len(self.episodes)} ended episodes "
-                f"errored, {most} of {planned} planned ones may"
-            )
-        elif decision is not None:
-            self.stopped = decision.reason
-
-
-def _failed_attempt(lost: LostAttempt) -> FailedAttempt:
-    """Return a lost attempt as the journal keeps it."""
-    from rollmesh.runs.rows import FailedAttempt
-
-    fault = lost.error.__cause__
-    is_worker = isinstance(fault, WorkerLost)
-    cause = fault.cause if is_worker else ""
-    ended = signal.Signals.__members__.get(cause)
-    code = cause.removeprefix("exit code ")
-    return FailedAttempt(
-        index=lost.index,
-        attempt=lost.attempt,
-        cause=str(lost.error).partition("\n")[0],
-        worker=fault.worker if is_worker else None,
-        signal=None if ended is None else int(ended),
-        exit_code=int(code) if code != cause and code.isdecimal() else None,
-        stderr="\n".join(fault.last_lines) if is_worker else "",
-    )
-
-
 def why_stopped(error: RouteError) -> str:
     """Return in one line why a run stopped."""
     if isinstance(error, RouteCancelled):
         return error.reason
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def seed_message(seed: int, *, is_drawn: bool) -> str:
+    """Return what is said of a plan's seed: one that was drawn, with how to use it again."""
+    again = f", drawn; base_seed={seed} (--seed {seed}) runs the same plan again"
+    return f"plan seed {seed}{again if is_drawn else ''}"
+
+
+def say(message: str, hooks: Sequence[object], *, session_id: str, route: events.Route) -> None:
+    """Log what `evaluate` itself has to say, and tell the hooks."""
+    _logger.info("%s session_id=%s", message, session_id)
+    if emit := Dispatcher(hooks).log:
+        emit(
+            events.Log(
+                session_id=session_id,
+                route=route,
+                level="info",
+                message=message,
+                source="evaluate",
+            )
+        )

@@ -146,7 +146,7 @@ def test_r41_a_drawn_plan_seed_is_told_and_repeats_the_plan(
             if event.source == "evaluate":
                 self.lines.append(event.message)
 
-    with caplog.at_level(logging.INFO, logger="rollmesh.api"):
+    with caplog.at_level(logging.INFO, logger="rollmesh"):
         first = evaluate(zero, Counter, episodes=3, hooks=Told())
     assert first.plan_seed is not None
     assert str(first.plan_seed) in Told.lines[0]
