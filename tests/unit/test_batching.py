@@ -23,14 +23,21 @@ from rollmesh.ports import (
 )
 from rollmesh.spaces.space import Box
 
-SPACE = Box((1,), np.float32)
+WIDTHS = (1, 9000)
+"""Of a row: a small one is copied when its batch goes, a large one as soon as it comes."""
+SPACES = {width: Box((width,), np.float32) for width in WIDTHS}
+SPACE = SPACES[1]
 LIMIT_S = 10.0
 
 
 class Doubler:
-    """A model port: each action is twice the observation. Notes its calls; may be held up."""
+    """A model port: each action is twice the observation, of elements all the same.
 
-    def __init__(self, frames=1):
+    Notes its calls; may be held up.
+    """
+
+    def __init__(self, frames=1, width=1):
+        self.width = width
         self.calls = []
         self.requests = []
         self.reset = []
@@ -51,7 +58,9 @@ class Doubler:
         if self.bad in ids:
             raise self.failure or ValueError(f"bad row {self.bad}")
         rows = request.observation[0]
-        assert rows.shape == (len(ids), 1)
+        assert rows.shape == (len(ids), self.width)
+        assert (rows == rows[:, :1]).all()
+        rows = rows[:, :1]
         frames = tuple([[rows * 2 + t] for t in range(self.frames)])
         return PredictReply(context=request.context, frames=frames)
 
@@ -65,24 +74,29 @@ class Doubler:
 def ask(route, *episodes, value=1.0, horizon=None, session="s"):
     return PredictRequest(
         context=AdapterContext(session, route, f"{route}-{episodes}"),
-        observation=[np.full((len(episodes), 1), value, np.float32)],
+        observation=[np.full((len(episodes), current["width"]), value, np.float32)],
         episode_info=tuple([EpisodeInfo(episode) for episode in episodes]),
         execution_horizon=horizon,
     )
 
 
-@pytest.fixture
-def rig():
+current = {"width": 1}
+
+
+@pytest.fixture(params=WIDTHS, ids=["small", "large"])
+def rig(request, monkeypatch):
     """Give a function that makes a batching model over a doubler; ends its threads."""
+    width = request.param
+    monkeypatch.setitem(current, "width", width)
     made = []
 
     def make(max_batch=8, max_wait_s=0.02, bucket_sizes=None, **given):
-        port = Doubler(**given)
+        port = Doubler(width=width, **given)
         model = BatchingModel(
             port,
             max_batch,
             max_wait_s,
-            observation_space=SPACE,
+            observation_space=SPACES[width],
             action_space=SPACE,
             bucket_sizes=bucket_sizes,
         )
@@ -269,7 +283,7 @@ def test_batches_are_filled_up_with_the_last_row_and_cut_again(rig):
     go()
     assert [reply.frames[0][0].tolist() for reply in results()] == [[[6], [6]], [[10]]]
     assert port.calls == [["holder"], ["a1", "a2", "b1", "b1"]]
-    assert port.requests[1].observation[0].tolist() == [[3], [3], [5], [5]]
+    assert port.requests[1].observation[0][:, 0].tolist() == [3, 3, 5, 5]
     assert (model.batches, model.rows) == (2, 4)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.models.private_rows import gather_private
+from rollmesh.endpoint.models.private_rows import SlabMaker, gather_private
 from rollmesh.spaces.space import Box, Dict, Text
 
 SPACE = Dict(
@@ -87,3 +87,79 @@ def test_none_or_one_row_is_what_it_was(rows):
     assert len(leaves[0]) == len(rows)
     if rows:
         assert codec.decode(leaves)["say"] == "x"
+
+
+def copied(maker, slab, rows):
+    """Have the slab hold these rows; return the pairs that say so."""
+    for leaves in rows:
+        slab.copy(leaves, 1, slab.reserve(1))
+    return [(leaves, 0) for leaves in rows]
+
+
+@pytest.mark.parametrize("missing", [0, 1, 3])
+def test_a_slab_is_what_gather_returns(missing):
+    codec, rows = SPACE.codec, encoded()
+    maker = SlabMaker(codec)
+    slab = maker.make(6)
+    pairs = copied(maker, slab, rows)
+    count = 3 + missing
+    batch = codec.decode_stacked(slab.finish(pairs, missing), count)
+    expected = codec.decode_stacked(codec.gather(pairs + pairs[-1:] * missing), count)
+    for name in ("frame", "state"):
+        np.testing.assert_array_equal(batch[name], expected[name])
+    assert batch["say"] == expected["say"]
+
+
+def test_a_slab_is_given_away_as_it_is_and_only_once():
+    codec, rows = SPACE.codec, encoded()
+    maker = SlabMaker(codec)
+    slab = maker.make(4)
+    leaves = slab.finish(copied(maker, slab, rows), 0)
+    first = codec.decode_stacked(leaves, 3, copy=True)["frame"]
+    second = codec.decode_stacked(leaves, 3, copy=True)["frame"]
+    assert np.shares_memory(first, leaves[0])
+    assert not np.shares_memory(first, second)
+    assert first.flags.writeable
+    first[:] = 0
+    for number, one in enumerate(rows, start=1):
+        assert (codec.decode(one)["frame"] == number).all()
+
+
+def test_a_slab_whose_batch_is_kept_is_not_used_again():
+    codec, kept = SPACE.codec, []
+    maker = SlabMaker(codec)
+    for number in range(1, 30):
+        slab = maker.make(2)
+        pairs = copied(maker, slab, [codec.encode(value(number % 8))] * 2)
+        batch = slab.finish(pairs, 0)
+        kept.append((number % 8, codec.decode_stacked(batch, 2, copy=True)["frame"]))
+        del batch, slab
+    for number, frames in kept:
+        assert (frames == number).all()
+
+
+def test_a_slab_has_room_for_so_many_rows():
+    maker = SlabMaker(SPACE.codec)
+    slab = maker.make(3)
+    assert [slab.reserve(2), slab.reserve(2), slab.reserve(1), slab.reserve(1)] == [
+        0,
+        None,
+        2,
+        None,
+    ]
+    pairs = copied(maker, maker.make(3), encoded(1))
+    assert maker.make(3).finish(pairs, 3) is None
+
+
+def test_rows_that_are_small_are_not_worth_a_slab():
+    assert not SlabMaker(Box((4,), np.float32).codec).is_worth_it
+    assert SlabMaker(SPACE.codec).is_worth_it
+
+
+def test_a_slab_of_one_leaf():
+    codec = Box((64, 256, 3), np.uint8).codec
+    maker = SlabMaker(codec)
+    slab = maker.make(2)
+    pairs = copied(maker, slab, [codec.encode(np.full((64, 256, 3), n, np.uint8)) for n in (1, 2)])
+    batch = codec.decode_stacked(slab.finish(pairs, 0), 2)
+    assert batch[:, 0, 0, 0].tolist() == [1, 2]

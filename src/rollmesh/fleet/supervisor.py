@@ -117,7 +117,8 @@ class Supervisor:
     def launch(self, worker: Worker, start: int) -> WorkerProcess:
         """Have the pool start a worker, and expect it at the door."""
         if self._door is None:
-            options = ConnectionOptions(processes=self._processes)
+            # what came stays where its worker put it: a batch copies it once, to where it is used
+            options = ConnectionOptions(processes=self._processes, lent=True)
             self._door = Door(self.options.address, options)
         name = f"{worker.number}.{start}"
 

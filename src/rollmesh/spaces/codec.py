@@ -300,10 +300,20 @@ class Codec:
             for codec, leaf, piece in zip(self._leaves, leaves, part, strict=True)
         ]
 
-    def gather(self, pairs: Sequence[tuple[Leaves, int]]) -> Leaves:
-        """Return a batch whose row i is row `pairs[i][1]` of batch `pairs[i][0]`."""
+    def gather(
+        self, pairs: Sequence[tuple[Leaves, int]], ready: Mapping[int, Leaf] | None = None
+    ) -> Leaves:
+        """Return a batch whose row i is row `pairs[i][1]` of batch `pairs[i][0]`.
+
+        Args:
+            pairs: A batch and a row of it, each.
+            ready: Leaves that have been put together already, by their place.
+        """
+        ready = ready or {}
         return [
-            codec.gather([(leaves[index], row) for leaves, row in pairs])
+            ready[index]
+            if index in ready
+            else codec.gather([(leaves[index], row) for leaves, row in pairs])
             for index, codec in enumerate(self._leaves)
         ]
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import bisect
 import copy
 import logging
-import queue
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -26,7 +25,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rollmesh.endpoint.models.batch_wait import FixedWait, LearnedWait, WaitPolicy
-from rollmesh.endpoint.models.private_rows import gather_private
+from rollmesh.endpoint.models.private_rows import Slab, SlabMaker, gather_private
+from rollmesh.endpoint.models.submitting import SubmittingModel
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.servers.watchdog import now_ns
 from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, SessionLost
@@ -56,9 +56,11 @@ class _Waiting(msgspec.Struct, gc=False):
     request: PredictRequest
     callback: Callback
     arrived_ns: int
+    slab: Slab | None = None
+    place: int = 0
 
 
-class BatchingModel:
+class BatchingModel(SubmittingModel):
     """A model port (`SubmitsOperations`) that puts requests together; see the module.
 
     Args:
@@ -104,6 +106,8 @@ class BatchingModel:
         )
         self._observations = observation_space.codec
         self._actions = action_space.codec
+        self._slabs = SlabMaker(self._observations)
+        self._slab: Slab | None = None
         self._owns_thread = thread is None
         self._thread = thread or OwnThread("rollmesh-batching")
         self._lock = threading.Lock()
@@ -116,28 +120,6 @@ class BatchingModel:
         self._owners: dict[str, _Route] = {}
         """The route of each episode."""
         self._routes: set[_Route] = set()
-
-    # ----------------------------------------------------------------------------- ModelPort
-
-    def predict(self, request: PredictRequest) -> PredictReply:
-        """Wait for the answer to a request, which may share its batch."""
-        return self._wait("predict", request)
-
-    def reset_adapter(self, request: ResetAdapterRequest) -> None:
-        """End episodes of this route; those of others are left alone."""
-        self._wait("reset_adapter", request)
-
-    def release_adapter(self, request: ReleaseAdapterRequest) -> None:
-        """End the episodes of this route, and the model's own adapter with the last route."""
-        self._wait("release_adapter", request)
-
-    def _wait(self, method: str, request: Any) -> Any:
-        arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.submit(method, request, arrived.put, ())
-        result = arrived.get()
-        if isinstance(result, BaseException):
-            raise result
-        return result
 
     # --------------------------------------------------------------------- SubmitsOperations
 
@@ -162,7 +144,7 @@ class BatchingModel:
         end = self._reset if method == "reset_adapter" else self._release
         self._thread.submit(end, callback, request)
 
-    def abandon(self, env_indices: tuple[int, ...]) -> None:
+    def abandon(self, env_indices: tuple[int, ...] = ()) -> None:
         """Leave the call under way behind; where the thread is shared, its owner decides."""
         del env_indices
         if self._owns_thread:
@@ -182,13 +164,16 @@ class BatchingModel:
                 return
         episode_ids = [info.episode_id for info in request.episode_info]
         at_ns = now_ns()
+        waits = _Waiting(request, callback, at_ns)
+        if self._slabs.is_worth_it and len(self._owners) > 1:
+            self._copy_early(waits)
         with self._lock:
             self._wait_policy.asked(route, episode_ids, at_ns)
             waiting = self._queues.get(route)
             if waiting is None:
                 waiting = self._queues[route] = deque()
             self._routes.add(route)
-            waiting.append(_Waiting(request, callback, at_ns))
+            waiting.append(waits)
             self._waiting_rows += len(episode_ids)
             if self._is_collecting and self._waiting_rows >= self._wanted_rows:
                 self._more.notify()
@@ -196,6 +181,19 @@ class BatchingModel:
                 return
             self._is_scheduled = True
         self._schedule()
+
+    def _copy_early(self, waits: _Waiting) -> None:
+        """Copy a request's large leaves to where the next batch will want them."""
+        request, rows = waits.request, len(waits.request.episode_info)
+        with self._lock:
+            slab = self._slab
+            if slab is None:
+                room = min(len(self._owners), self._max_batch)
+                slab = self._slab = self._slabs.make(self._padded(room))
+            place = slab.reserve(rows)
+        if place is not None:
+            slab.copy(request.observation, rows, place)
+            waits.slab, waits.place = slab, place
 
     def _schedule(self) -> None:
         try:
@@ -254,6 +252,7 @@ class BatchingModel:
             if not waiting:
                 del self._queues[route]
         self._waiting_rows -= rows
+        self._slab = None  # rows that come from now on are of the next batch
         return batch
 
     def _forward(self, batch: list[_Waiting]) -> None:
@@ -284,14 +283,19 @@ class BatchingModel:
             for one in batch:  # a copy each, for each is raised and told of on its own
                 one.callback(reply if one is batch[-1] else copy.copy(reply))
             return
+        parts: list[PredictReply] = []
         start = 0
         for one in batch:
             stop = start + len(one.request.episode_info)
-            one.callback(self._part(reply, one.request, range(start, stop)))
+            parts.append(self._part(reply, one.request, range(start, stop)))
             start = stop
+        # in one go: who is called back wakes another thread, which then finds all of them
+        for one, part in zip(batch, parts, strict=True):
+            one.callback(part)
 
     def _merged(self, batch: list[_Waiting], rows: int) -> PredictRequest:
         """Return one request for a batch, filled up to one of the sizes if there are any."""
+        slab = _slab_of(batch)  # sorts the batch by place
         requests = [one.request for one in batch]
         first = requests[0]
         observation, infos = first.observation, first.episode_info
@@ -303,7 +307,8 @@ class BatchingModel:
                 for row in range(len(request.episode_info))
             ]
             merged = [info for request in requests for info in request.episode_info]
-            observation = gather_private(self._observations, pairs + pairs[-1:] * missing)
+            copied = None if slab is None else slab.finish(pairs, missing)
+            observation = copied or gather_private(self._observations, pairs + pairs[-1:] * missing)
             infos = tuple(merged + merged[-1:] * missing)
         limits_ms = [request.timeout_ms for request in requests]
         return PredictRequest(
@@ -378,6 +383,21 @@ class BatchingModel:
             one.callback(EndpointFault(str(exc), outcome="not_done"))
 
 
+def _slab_of(batch: list[_Waiting]) -> Slab | None:
+    """Return the slab that holds this batch and nothing before it, and bring it into that order."""
+    slab = batch[0].slab
+    if slab is None or any([one.slab is not slab for one in batch]):
+        return None
+    ordered = sorted(batch, key=_place)
+    place = 0
+    for one in ordered:
+        if one.place != place:
+            return None
+        place += len(one.request.episode_info)
+    batch[:] = ordered
+    return slab
+
+
 def _checked_sizes(sizes: Sequence[int] | None) -> tuple[int, ...]:
     sizes = tuple(sizes or ())
     if list(sizes) != sorted(set(sizes)) or (sizes and sizes[0] < 1):
@@ -393,6 +413,10 @@ def _not_yours(episode_id: str) -> EndpointFault:
     return EndpointFault(
         f"episode {episode_id[:80]!r} belongs to another route", outcome="not_done"
     )
+
+
+def _place(waits: _Waiting) -> int:
+    return waits.place
 
 
 def _told(result: Any) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import queue
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 import msgspec
 
 from rollmesh.endpoint.models.replica_seats import Asked, Lost, Opener, Seat, open_all
+from rollmesh.endpoint.models.submitting import SubmittingModel
 from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, SessionLost
 from rollmesh.ports import (
     Callback,
@@ -48,7 +48,7 @@ _LOST = (SessionLost, PortTimeout)
 """Failures after which a replica is opened anew: it is gone, or does not answer."""
 
 
-class ReplicatedModel:
+class ReplicatedModel(SubmittingModel):
     """A model port (`SubmitsOperations`) over several replicas; see the module.
 
     Args:
@@ -92,32 +92,6 @@ class ReplicatedModel:
     def ready(self) -> int:
         """How many replicas can be asked."""
         return sum([seat.replica is not None for seat in self._seats])
-
-    # ----------------------------------------------------------------------------- ModelPort
-
-    def predict(self, request: PredictRequest) -> PredictReply:
-        """Ask a replica and wait.
-
-        Raises:
-            EndpointFault: The model failed; `SessionLost` where its replica is gone.
-        """
-        return self._wait("predict", request)
-
-    def reset_adapter(self, request: ResetAdapterRequest) -> None:
-        """Have ended episodes forgotten by whoever knows them."""
-        self._wait("reset_adapter", request)
-
-    def release_adapter(self, request: ReleaseAdapterRequest) -> None:
-        """Have the route forgotten, and close all replicas."""
-        self._wait("release_adapter", request)
-
-    def _wait(self, method: str, request: Any) -> Any:
-        arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.submit(method, request, arrived.put, ())
-        result = arrived.get()
-        if isinstance(result, BaseException):
-            raise result
-        return result
 
     # --------------------------------------------------------------------- SubmitsOperations
 

@@ -168,6 +168,7 @@ class ConcurrentEngine:
         """Put an answer into the inbox. Any thread may."""
         self._inbox.put(flight)
         if self._reading and self._reading != get_ident() and self._reader is not None:
+            self._reading = 0  # answers that come before it is awake need no wake-up of their own
             self._reader.wake()
 
     def _take(self, timeout_s: float) -> Flight | None:
