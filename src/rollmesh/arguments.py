@@ -72,6 +72,8 @@ def read_plan(
     count = _episode_count(episodes, read)
     if base_seed is not None:
         base_seed = plain_int("base_seed", base_seed)
+        if base_seed < 0:
+            raise InvalidSpec("base_seed", f"wants an int of 0 or more, got {base_seed}")
         if read is not None:
             raise InvalidSpec(
                 "base_seed", "contradicts seeds: give the seeds, or the number they follow from"

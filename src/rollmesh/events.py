@@ -153,7 +153,7 @@ class EpisodeErrored(Event, frozen=True, gc=False, kw_only=True):
 
 
 class EpisodesStored(Event, frozen=True, gc=False, kw_only=True):
-    """Episodes are on disk; called from the journal's own thread.
+    """Episodes are on disk; called from a thread of its own, which no commit waits for.
 
     Attributes:
         planned: Episodes of the plan.

@@ -7,18 +7,23 @@ budget is spent or the question of the run is answered. It opens and drives noth
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from rollmesh import events
 from rollmesh.errors import JournalError, WorkerLost
 from rollmesh.opening import Endpoints, name_of
 from rollmesh.results.packed import PackedEpisodes
 from rollmesh.results.result import EpisodeResult, EvalResult
+from rollmesh.runtime.background_hooks import BackgroundHooks
 from rollmesh.runtime.cancel import CancelToken
-from rollmesh.runtime.hooks import Dispatcher
+from rollmesh.runtime.hooks import Dispatcher, Hooks
 from rollmesh.runtime.report import EpisodeSummary, LostAttempt, RouteReport
 
 if TYPE_CHECKING:
@@ -27,6 +32,11 @@ if TYPE_CHECKING:
     from rollmesh.running import PlannedRun
     from rollmesh.runs.journal import Journal
     from rollmesh.runs.rows import FailedAttempt
+
+_logger = logging.getLogger(__name__)
+
+TOLD_S = 30.0
+"""How long the end of a run waits for hooks that are told of stored episodes."""
 
 
 @dataclass(eq=False)
@@ -52,8 +62,13 @@ class Ledger:
     endpoints: Endpoints | None = None
     _errors: int = 0
     _prefix: PlanPrefix | None = None
+    _told: _Stored | None = None
+    _telling: BackgroundHooks | None = None
 
     def __post_init__(self) -> None:
+        if (emit := Dispatcher(self.run.hooks).on_episodes_stored) is not None:
+            self._told = _Stored(emit)
+            self._telling = BackgroundHooks(self._told)
         if self.run.stop_when is not None:
             from rollmesh.results.stopping import PlanPrefix
 
@@ -63,10 +78,22 @@ class Ledger:
         self.journal.subscribe(
             self._stored, failed=lambda failure: self.cancel.cancel(str(failure))
         )
-        self._stored(tuple(self.journal.finished.values()), is_resumed=True)
+        if (emit := Dispatcher(self.run.hooks).on_episodes_stored) is not None:
+            emit(self._event(tuple(self.journal.finished.values()), is_resumed=True))
         self.episodes = PackedEpisodes(self.journal.finished)
         for index in sorted(self.journal.finished):
             self._count(self.journal.finished[index])
+
+    def note_opened(self, endpoints: Endpoints) -> None:
+        """Write down what the env turned out to be, once it is open."""
+        from rollmesh.runs.schema import ENV_FACT, WIDTH_FACT
+
+        self.endpoints = endpoints
+        if self.journal is not None:
+            with contextlib.suppress(JournalError):  # the run is being cancelled for it
+                self.journal.note_facts(
+                    {ENV_FACT: endpoints.env_component, WIDTH_FACT: endpoints.width}
+                )
 
     def take(self, summary: EpisodeSummary) -> None:
         """Record an episode that ended, and see whether the run is over; on the engine's thread."""
@@ -93,7 +120,11 @@ class Ledger:
         """
         if self.journal is None:
             return result
+        from rollmesh.runs.schema import DECISION_FACT
+
         try:
+            if result.decision is not None:
+                self.journal.note_facts({DECISION_FACT: asdict(result.decision)})
             self.journal.note_outcome(
                 stopped=result.stopped, elapsed_s=self.elapsed_s, telemetry=result.telemetry
             )
@@ -105,12 +136,9 @@ class Ledger:
 
     def result(self, report: RouteReport | None, *, stopped: str | None = None) -> EvalResult:
         """Return the result of all episodes that ended, in this start and before."""
-        run, endpoints = self.run, self.endpoints
-        width = 1
+        run = self.run
         earlier_s = 0.0 if self.journal is None else self.journal.elapsed_before_s
-        env, model = run.env_name, name_of(run.model)
-        if endpoints is not None:
-            env, model, width = endpoints.env_component, endpoints.model_component, endpoints.width
+        env, width = self._opened()
         telemetry: TelemetrySnapshot | None = None if report is None else report.telemetry
         why = stopped or self.stopped
         if why is None and len(self.episodes) < len(run.plan.episodes):
@@ -120,7 +148,7 @@ class Ledger:
             telemetry=telemetry,
             plan_seed=run.plan_seed,
             env=env,
-            model=model,
+            model=name_of(run.model),
             num_envs=width,
             planned=len(run.plan.episodes),
             elapsed_s=self.elapsed_s + earlier_s,
@@ -128,20 +156,44 @@ class Ledger:
             plan_hash=run.plan.hash,
             run_dir=None if run.folder is None else str(run.folder.path),
             resumed=0 if self.journal is None else len(self.journal.finished),
+            decision=None if self._prefix is None else self._prefix.decision,
         )
 
-    def _stored(self, episodes: Sequence[EpisodeResult], *, is_resumed: bool = False) -> None:
-        run = self.run
-        if emit := Dispatcher(run.hooks).on_episodes_stored:
-            emit(
-                events.EpisodesStored(
-                    session_id=run.template.session_id,
-                    route=run.route,
-                    planned=len(run.plan.episodes),
-                    episodes=tuple(episodes),
-                    is_resumed=is_resumed,
-                )
+    def _opened(self) -> tuple[str, int]:
+        """Return the env's name and the number of lanes: now, or as an earlier start noted them."""
+        if self.endpoints is not None:
+            return self.endpoints.env_component, self.endpoints.width
+        from rollmesh.runs.schema import ENV_FACT, WIDTH_FACT
+
+        before = {} if self.journal is None else self.journal.env_facts
+        return before.get(ENV_FACT) or self.run.env_name, before.get(WIDTH_FACT) or 1
+
+    def close(self) -> None:
+        """Wait, `TOLD_S` at most, for hooks that are still being told of stored episodes."""
+        if self._telling is not None and not self._telling.close(TOLD_S):
+            _logger.warning(
+                "hook_hangs event=on_episodes_stored timeout_s=%g (the run is not affected; what "
+                "is left is told while the process lives)",
+                TOLD_S,
             )
+
+    def _stored(self, episodes: Sequence[EpisodeResult]) -> None:
+        """Have hooks told what is on disk; on the writer's thread, which waits for none of them."""
+        if self._telling is not None and self._told is not None:
+            self._told.waiting.append(tuple(episodes))
+            self._telling.on_episodes_stored(self._event(()))
+
+    def _event(
+        self, episodes: tuple[EpisodeResult, ...], *, is_resumed: bool = False
+    ) -> events.EpisodesStored:
+        run = self.run
+        return events.EpisodesStored(
+            session_id=run.template.session_id,
+            route=run.route,
+            planned=len(run.plan.episodes),
+            episodes=episodes,
+            is_resumed=is_resumed,
+        )
 
     def _count(self, episode: EpisodeResult) -> None:
         """Count an ended episode; end the run where the budget is spent or the question answered.
@@ -164,6 +216,22 @@ class Ledger:
             )
         elif decision is not None:
             self.stopped = decision.reason
+
+
+class _Stored(Hooks):
+    """The hooks of a run, as far as they are told of stored episodes: slow ones of many at once."""
+
+    def __init__(self, emit: Callable[[events.EpisodesStored], object]) -> None:
+        self._emit = emit
+        self.waiting: deque[tuple[EpisodeResult, ...]] = deque()
+
+    def on_episodes_stored(self, event: events.EpisodesStored) -> None:
+        """Pass on what has come meanwhile, that of this event or more."""
+        episodes: list[EpisodeResult] = []
+        while self.waiting:
+            episodes += self.waiting.popleft()
+        if episodes:
+            self._emit(msgspec.structs.replace(event, episodes=tuple(episodes)))
 
 
 def _failed_attempt(lost: LostAttempt) -> FailedAttempt:

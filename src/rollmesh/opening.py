@@ -169,7 +169,10 @@ class Endpoints:
         self._batcher: BatchingModel | None = None
         self._batched_on: OwnThread | None = None  # the model's, which the batcher was lent
         self.width = 1
-        self.env_component = "fleet" if env is None else name_of(env)
+        setups = {} if options.fleet is None else options.fleet.setups
+        envs = [task.env or env for task in setups.values()] or [env]
+        self._env_names = tuple(dict.fromkeys(map(name_of, envs)))
+        self.env_component = ", ".join(self._env_names)
         self.model_component = name_of(model)
         self.owns_env = not is_given_env(env)
 
@@ -238,7 +241,8 @@ class Endpoints:
             raise self._failed(EnvFailed, fault, self.env_component, "env.connect") from fault
         self._env_port = env
         self.width = env.contract.num_envs
-        self.env_component = env.contract.id or self.env_component
+        if len(self._env_names) == 1:
+            self.env_component = env.contract.id or self.env_component
         route = events.Route(self._ids.env_id, self.env_component, self.model_component)
         if self._dispatcher.env_connected is not None:
             self._dispatcher.env_connected(
@@ -299,8 +303,10 @@ class Endpoints:
         from rollmesh.fleet.options import FleetOptions
 
         options, settings = self._options, opening.settings
+        load_s = options.limits.env_connect_s
         fleet = FleetOptions(
-            load_s=options.limits.env_connect_s,
+            start_s=None if load_s is None else max(load_s, FleetOptions.start_s or load_s),
+            load_s=load_s,
             close_s=options.limits.close_s,
             starts_at_once=settings.starts_at_once,
             threads=settings.threads,

@@ -71,10 +71,10 @@ class RunArguments:
             for one in (self.plan, self.workers, self.run_dir, self.stop_when, self.max_errors)
         )
 
-    def read_plan(self, loose: EpisodePlan | None) -> Plan:
+    def read_plan(self, loose: EpisodePlan | None) -> tuple[Plan, bool]:
         """Return the plan: the one that was given, or the one that other arguments describe.
 
-        Without a seed a stored run's is taken over, else one is drawn.
+        Without a seed a stored run's is taken over, else one is drawn: then the second is True.
 
         Raises:
             InvalidSpec: The file holds no plan.
@@ -82,24 +82,19 @@ class RunArguments:
         if loose is None:
             given = self.plan
             if isinstance(given, Plan):
-                return given
+                return given, False
             from rollmesh.fleet.plan_files import load_plan
 
             assert given is not None  # noqa: S101 - one of the two is there
-            return load_plan(Path(given))
-        seed = loose.base_seed
-        if self.draws_seed(loose):
+            return load_plan(Path(given)), False
+        seed, is_drawn = loose.base_seed, False
+        if not loose.is_seeded:
             stored = self.read_stored()
             seed = None if stored is None else stored.result.plan_seed
             if seed is None:
-                seed = secrets.randbelow(DRAWN_SEEDS)
+                seed, is_drawn = secrets.randbelow(DRAWN_SEEDS), True
         task = Task(episodes=loose.count, seeds=loose.seeds, options=loose.options)
-        return Plan(tasks=(task,), seed=seed or 0)
-
-    @staticmethod
-    def draws_seed(loose: EpisodePlan | None) -> bool:
-        """Whether nobody says which seed the plan has."""
-        return loose is not None and loose.base_seed is None and loose.seeds is None
+        return Plan(tasks=(task,), seed=seed or 0), is_drawn
 
     def read_stored(self) -> StoredRun | None:
         """Return the run that is in the folder and is to be gone on with, or None.

@@ -99,8 +99,13 @@ class PlannedRun:
             JournalError: An episode could not be recorded; `result` holds all that ended.
             RouteError: The run failed or was cancelled; `result` holds what had ended.
         """
-        with self._journal() as journal, self.cancel.follower() as cancel:
+        with (
+            contextlib.ExitStack() as last,
+            self._journal() as journal,
+            self.cancel.follower() as cancel,
+        ):
             ledger = Ledger(self, journal, cancel)
+            last.callback(ledger.close)
             starts = self.plan.starts(ledger.episodes)
             self._say_seed()
             if ledger.episodes:
@@ -117,8 +122,10 @@ class PlannedRun:
             ledger.endpoints = endpoints
             try:
                 with endpoints:
+                    ledger.note_opened(endpoints)
                     report = self._drive(endpoints, replace(self.template, starts=starts), ledger)
             except RouteError as error:
+                ledger.note_opened(endpoints)  # also where the model could not be opened
                 told = self._told(error, ledger, journal)
                 raise told from told.__cause__
             return ledger.noted(ledger.result(report))
@@ -222,13 +229,9 @@ class PlannedRun:
         """Return how the run is spread: what a reader may want to know and nothing follows from."""
         fleet = self.opening.fleet
         if fleet is None:
-            return {"num_envs": self.opening.num_envs or 1}
+            return {}
         lanes = fleet.settings.lanes_per_worker
-        return {
-            "workers": fleet.workers,
-            "lanes_per_worker": lanes,
-            "num_envs": fleet.workers * lanes,
-        }
+        return {"workers": fleet.workers, "lanes_per_worker": lanes}
 
     def _identity(self) -> Any:
         from rollmesh.runs.identity import RunIdentity, written
@@ -265,7 +268,7 @@ def plan_run(
     Raises:
         InvalidSpec: One of them is wrong, or a task needs an env that nobody named.
     """
-    plan = arguments.read_plan(loose)
+    plan, is_seed_drawn = arguments.read_plan(loose)
     if arguments.stop_when is not None and len(plan.tasks) > 1:
         raise InvalidSpec(
             "stop_when",
@@ -315,7 +318,7 @@ def plan_run(
         folder=folder,
         stop_when=arguments.read_stop_rule(),
         max_errors=arguments.read_max_errors(len(plan.episodes)),
-        is_seed_drawn=arguments.draws_seed(loose),
+        is_seed_drawn=is_seed_drawn,
     )
 
 

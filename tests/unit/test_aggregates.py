@@ -21,6 +21,7 @@ from rollmesh.results.stats import (
     stratified_interval,
     wilson_interval,
 )
+from rollmesh.results.stopping import StopRule
 from tests.unit.result_toys import episode, returns, successes
 
 NOTHING = EvalResult(episodes=())
@@ -206,3 +207,16 @@ def test_profile_tells_of_nan_and_refuses_such_thresholds() -> None:
         performance_profile(returns([1.0]), [math.nan])
     with pytest.raises(ValueError, match="thresholds"):
         performance_profile(returns([1.0]), [])
+
+
+def test_the_interval_of_a_run_that_a_rule_stopped_is_the_rules() -> None:
+    decision = StopRule.parse("width<0.3").update(60, 80)
+    assert decision is not None
+    result = successes([True] * 65 + [False] * 25, decision=decision)
+    found = summarize_success(result)
+    assert found is not None
+    assert found.rate.interval == decision.interval
+    assert [task.rate.interval for task in summarize_tasks(result)] == [decision.interval]
+    other = summarize_success(result, confidence=0.9)
+    assert other is not None
+    assert other.rate.interval == wilson_interval(65, 90, 0.9)

@@ -80,6 +80,7 @@ def resets(log: list[Any]) -> list[Any]:
         ("episodes", {"episodes": 3, "seeds": [1, 2]}),
         ("base_seed", {"base_seed": 7, "seeds": [1, 2]}),
         ("base_seed", {"base_seed": "7", "episodes": 2}),
+        ("base_seed", {"base_seed": -1, "episodes": 2}),
         ("seeds[0]", {"seeds": [-1]}),
         ("seeds[1]", {"seeds": [0, 1.5]}),
         ("seeds[0]", {"seeds": ["7"]}),

@@ -13,6 +13,7 @@ from rollmesh.errors import InvalidSpec
 from rollmesh.results.compare import compare
 from rollmesh.results.paired import mcnemar_p, sign_flip_p, tango_interval
 from rollmesh.results.result import EvalResult
+from rollmesh.results.stopping import StopRule
 from tests.unit.result_toys import episode, returns, successes, table
 
 
@@ -413,3 +414,38 @@ def test_a_result_with_a_wrong_type_is_refused() -> None:
     text = successes([True]).to_json().replace('"steps": 3', '"steps": "three"')
     with pytest.raises(ValueError, match="steps"):
         EvalResult.from_json(text)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_gate_is_closed_where_one_of_the_two_is_not_finished(strict: bool) -> None:
+    a, b = (successes([True] * 80) for _ in range(2))
+    assert compare(a, b).gate(strict=strict).is_open
+    for pair, who in (((a, replace(b, planned=200)), "B"), ((replace(a, planned=200), b), "A")):
+        found = compare(*pair)
+        assert f"{who} is not finished: 80 of 200 planned episodes ended." in repr(found)
+        assert not found.gate(strict=strict).is_open
+        assert "again by the same command" in " ".join(found.gate(strict=strict).reasons)
+
+
+def test_a_run_that_a_declared_rule_ended_is_finished() -> None:
+    a = successes([True] * 80)
+    decision = StopRule.parse("width<0.3").update(80, 80)
+    b = replace(a, planned=200, decision=decision)
+    assert compare(a, b).unfinished == ()
+    assert compare(a, b).gate().is_open
+
+
+def test_a_gate_is_closed_where_most_pairs_are_left_out() -> None:
+    a, some = successes([True] * 50), successes([True] * 50, errors=range(25))
+    assert compare(a, some).gate().is_open
+    found = compare(a, successes([True] * 50, errors=range(26))).gate()
+    assert not found.is_open
+    assert "More pairs were left out (26) than could be compared (24)." in found.reasons
+
+
+def test_a_strict_gate_wants_the_same_env() -> None:
+    a, b = (successes([True] * 200, env=env) for env in ("Lift-v1", "Lift-v2"))
+    assert compare(a, b).gate().is_open
+    found = compare(a, b).gate(strict=True)
+    assert not found.is_open
+    assert "They ran in envs of different names." in found.reasons

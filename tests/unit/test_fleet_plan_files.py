@@ -63,6 +63,16 @@ def test_every_form_gives_the_same_plan(name, tmp_path):
         ("x.py", "plan = 1 / 0", "ZeroDivisionError"),
         ("x.py", "other = 1", "has no `plan`"),
         ("x.py", "plan = 3", "wants a table"),
+        ("x.py", "raise SystemExit(3)", "SystemExit: 3"),
+        ("x.py", "def plan(): raise ValueError('no scenes')", "ValueError: no scenes"),
+        ("x.py", "def plan(): pass", "a function that returns one"),
+        ("x.py", "open('/none/scenes')", "as it was run: FileNotFoundError"),
+        ("x.py", "import rollmesh; plan = rollmesh.Task()", "episodes: is missing"),
+        ("x.json", '{"tasks": [{"seeds": 5}]}', "seeds: wants a list of ints"),
+        ("x.json", '{"tasks": [{"episodes": 2, "options": "ab"}]}', "options: wants one mapping"),
+        ("x.json", '{"tasks": [{"episodes": 2, "options": 3}]}', "options: wants one mapping"),
+        ("x.json", '{"tasks": [{"episodes": 2, "initial_state_option": 3}]}', "a reset option"),
+        ("x.json", '{"name": 3, "tasks": [{"episodes": 2}]}', "name: wants a text"),
     ],
 )
 def test_a_wrong_file_is_named_with_what_is_wrong(name, text, word, tmp_path):

@@ -332,7 +332,7 @@ def test_one_that_does_not_report_is_killed(fleet):
     one.end(code=-9, lines=("import torch",))
     (fault,) = one.results
     assert "did not report within 0.01 s" in fault.cause
-    assert "start_s" in fault.detail
+    assert "raise the limit env_connect_s" in fault.detail
     assert "import torch" in fault.detail
 
 

@@ -178,3 +178,81 @@ def test_the_run_fails_when_the_last_lane_is_given_up():
     run = drive(LosingEnv(2, lost={0, 1}), starts=starts("a", "a"))
     assert isinstance(run.failure, EnvFailed)
     assert "failed to start 3 times" in str(run.failure)
+
+
+class LateLosingEnv(PreparedEnv):
+    """Loses the worker of lane 1 at its third step, and cannot start another one."""
+
+    def prepare(self, request: PrepareRequest) -> None:
+        if request.env_indices == (1,) and self.steps_of_last:
+            raise LaneLost("worker 1 failed to start 3 times: no such file", env_index=1)
+        super().prepare(request)
+
+    steps_of_last = 0
+
+    def step(self, request):
+        if request.env_indices == (1,):
+            self.steps_of_last += 1
+            if self.steps_of_last == 3:
+                raise SessionLost("worker 1 died of SIGKILL")
+        return super().step(request)
+
+
+def late() -> list[EpisodeStart]:
+    """One episode that ends at once, and a longer one of another setup."""
+    return [
+        EpisodeStart(index=0, seed=10, setup="a", max_steps=1),
+        EpisodeStart(index=1, seed=11, setup="b", max_steps=4),
+    ]
+
+
+def test_a_lane_that_had_run_out_of_episodes_plays_that_of_one_given_up_later():
+    env = LateLosingEnv(2, length=lambda *_: 9)
+    run = drive(env, starts=late())
+    first, second = run.ok.episodes
+    assert (first.attempts, first.error, first.env_index) == (1, None, 0)
+    assert (second.attempts, second.error, second.env_index) == (2, None, 0)
+    assert (second.seed, second.steps) == (11, 4)
+    assert env.played == [("a", 10), ("b", 11), ("b", 11)]
+    warnings = [e.message for e in run.notes.of("log") if e.level == "warning"]
+    assert warnings[-1].startswith("goes on without lane 1")
+
+
+def test_a_lane_that_cannot_be_prepared_leaves_its_episode_to_one_that_is_ready():
+    class Unready(LateLosingEnv):
+        def prepare(self, request: PrepareRequest) -> None:
+            if request.env_indices == (1,) and self.steps_of_last:
+                raise SessionLost("worker 1 died while it built the env")
+            super().prepare(request)
+
+    env = Unready(2, length=lambda *_: 9)
+    run = drive(env, starts=late(), max_attempts=3)
+    second = run.ok.episodes[1]
+    assert (second.attempts, second.error, second.env_index) == (3, None, 0)
+    assert [lane for lane, _ in env.prepared] == [0, 1, 0]
+
+
+def test_what_fails_on_a_lane_that_was_taken_over_names_that_lane():
+    class Stumbles(LateLosingEnv):
+        def step(self, request):
+            if request.env_indices == (0,) and self.held[0] == "b":
+                raise ValueError("the gripper fell off")
+            return super().step(request)
+
+    run = drive(Stumbles(2, length=lambda *_: 9), starts=late(), on_error="continue")
+    second = run.ok.episodes[1]
+    assert second.env_index == 0
+    assert "lane 0" in (second.error or "")
+    assert "the gripper fell off" in (second.error or "")
+
+
+def test_what_the_end_of_a_kept_run_spoils_is_not_told_as_errored():
+    told: list[int] = []
+    run = drive(
+        PreparedEnv(2, failing={2: ValueError("no such scene")}),
+        starts=starts("a", "b"),
+        driver={"tell": lambda summary: told.append(summary.index)},
+    )
+    assert isinstance(run.failure, EnvFailed)
+    assert told == []
+    assert run.notes.of("episode_errored") == []

@@ -54,6 +54,10 @@ class Walk(gym.Env):
         return self._observe(), float(self.seed % 7), over, False, info
 
 
+class Stroll(Walk):
+    """The same under another name."""
+
+
 class Batched:
     """A policy that takes several rows at once."""
 
@@ -132,7 +136,8 @@ def test_a_suite_is_kept_under_the_names_of_its_envs(tmp_path):
         evaluate(zero, plan=Plan(tasks=tasks[1:]), workers=1, run_dir=tmp_path)
     assert read_run(tmp_path).result.env == "nowhere:make"
     assert evaluate(zero, plan=Plan(tasks=tasks[:1]), workers=1, run_dir=tmp_path).resumed == 0
-    assert read_run(tmp_path).result.env == f"{__name__}:Walk"
+    assert read_run(tmp_path).identity.env == f"{__name__}:Walk"
+    assert read_run(tmp_path).result.env == "Walk"
 
 
 def test_another_run_is_refused_with_what_differs(tmp_path):

@@ -36,6 +36,12 @@ def test_a_free_model_gets_as_many_workers_as_help():
     assert "the envs give no more; more workers would give 385 at most" in choice.reason
 
 
+def test_where_more_workers_give_less_nothing_more_is_promised() -> None:
+    choice = choose(supply(400, 480, 250), calls(1e-6, 1e-6))
+    assert choice.workers == 2
+    assert choice.reason.endswith("the envs give no more")
+
+
 def test_a_slow_model_gets_no_more_workers_than_it_can_serve():
     choice = choose(supply(*[1000 * 2**k for k in range(7)]), calls(0.0, 0.01))
     assert (choice.workers, choice.max_batch) == (2, 1), "rows cost what they cost, alone or not"
@@ -111,6 +117,7 @@ def options(most_workers, max_batch=8, **more):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_the_curves_are_those_of_env_and_model():
     tuned = tune(Batched(), Napping, options=options(4))
     assert [point.workers for point in tuned.supply] == [1, 2, 4]
@@ -126,6 +133,7 @@ def test_the_curves_are_those_of_env_and_model():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_model_that_takes_one_row_is_no_reason_for_many_workers():
     tuned = tune(Single, Napping, options=options(8, max_batch=4, env_kwargs={"step_s": 0.002}))
     assert tuned.workers < 8

@@ -50,9 +50,11 @@ def compare_command(
     confidence
         Of the interval; 1 less the error rate of the test.
     gate
-        End with 1 if B is worse, or if nothing could be compared.
+        End with 1 if B is worse, if one of the two is not finished, or if more pairs were left out
+        than could be compared.
     strict
-        With --gate: also end with 1 unless B is surely not worse by more than the margin.
+        With --gate: also end with 1 unless B is surely not worse by more than the margin, and ran
+        in the same env.
     json
         Print the comparison as JSON.
     """

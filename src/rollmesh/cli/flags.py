@@ -57,6 +57,15 @@ def whole_or_auto(kind: Any, tokens: Sequence[Token]) -> int | str:
         raise ValueError(msg) from None
 
 
+def whole_numbers(_type: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
+    """Return the ints that an option carries, split by commas."""
+    try:
+        return tuple([int(part) for part in tokens[0].value.split(",")])
+    except ValueError:
+        msg = f"wants whole numbers, split by commas, got {tokens[0].value!r}"
+        raise ValueError(msg) from None
+
+
 PRIVATE = "rollmesh+unix://"
 """Listens at a socket file of this user in a private folder."""
 

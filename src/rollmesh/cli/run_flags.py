@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from rollmesh.cli.flags import Whole, whole_or_auto
+from rollmesh.cli.flags import Whole, whole_numbers, whole_or_auto
 from rollmesh.fleet.plan_files import load_plan
 from rollmesh.fleet.settings import FleetSettings
 
@@ -67,6 +67,16 @@ class RunFlags:
     max_wait_ms: Annotated[
         float | None, _flag("How long a batch may wait to fill; learned if left out.")
     ] = None
+    bucket_sizes: Annotated[
+        tuple[int, ...] | None,
+        Parameter(
+            help="Numbers of rows that the model is called with, such as 1,4,16; smaller batches "
+            "are filled up. Left out, it is called with as many as there are.",
+            converter=whole_numbers,
+            n_tokens=1,
+            negative=(),
+        ),
+    ] = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of `evaluate` that these options come to.
@@ -82,6 +92,7 @@ class RunFlags:
             model_workers=self.model_workers,
             max_batch=self.max_batch,
             max_wait_s=None if wait_ms is None else wait_ms / 1000.0,
+            bucket_sizes=self.bucket_sizes,
         )
         return {
             "plan": None if self.plan is None else load_plan(self.plan),

@@ -88,7 +88,9 @@ def _cells(glance: RunGlance) -> tuple[str, ...]:
 
 def _success(glance: RunGlance) -> str:
     interval = wilson_interval(glance.num_successes, glance.num_said)
-    if interval is None:
+    if glance.decision is not None:
+        interval = glance.decision.interval
+    if interval is None or not glance.num_said:
         return "-"
     rate = glance.num_successes / glance.num_said
     return f"{rate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

@@ -1,4 +1,7 @@
-"""Tables: drawn by rich on a terminal, aligned plain text elsewhere (layer 9)."""
+"""Tables: drawn by rich on a terminal, aligned plain text elsewhere (layer 9).
+
+On a terminal that is too narrow for its columns a table becomes a list of its rows.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollmesh.cli.output import Output
+
+_LEAST_TEXT, _GAP = 6, 3
+"""Characters that a column of text wants at least, and those between two columns."""
 
 
 def print_table(
@@ -69,4 +75,28 @@ def _print_drawn(
         table.add_column(header, justify="right" if header in numbers else "left")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    Console(file=output.results).print(table)
+    console = Console(file=output.results)
+    if _least_width(headers, rows, numbers) <= console.width:
+        console.print(table)
+        return
+    if title:
+        console.print(Text(title))
+    for row in rows:  # on a narrow terminal one below the other: cut to pieces nobody reads them
+        card = Table.grid(padding=(0, 2))
+        card.add_column(no_wrap=True)
+        card.add_column(overflow="fold")
+        for header, cell in zip(headers, row, strict=True):
+            card.add_row(Text(header), Text(cell))
+        console.print(card)
+        console.print()
+
+
+def _least_width(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozenset[str]
+) -> int:
+    """Return the width below which a table is cut to pieces: whole numbers, and a bit of text."""
+    width = 0
+    for header, *cells in zip(headers, *rows, strict=True):
+        longest = max(map(len, (header, *cells)))
+        width += _GAP + (longest if header in numbers else min(longest, _LEAST_TEXT))
+    return width

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -72,6 +72,11 @@ class Task:
         if not isinstance(cast("object", self.env_kwargs), Mapping):
             raise InvalidSpec(f"{where}.env_kwargs", f"wants a mapping, got {self.env_kwargs!r}")
         object.__setattr__(self, "env_kwargs", dict(self.env_kwargs))
+        if not isinstance(cast("object", self.initial_state_option), str):
+            raise InvalidSpec(
+                f"{where}.initial_state_option",
+                f"wants the name of a reset option, got {self.initial_state_option!r}",
+            )
         if self.seeds is not None:
             object.__setattr__(self, "seeds", _read_seeds(where, self.seeds))
             if self.episodes is None:
@@ -90,7 +95,11 @@ class Task:
         options = self.options
         if options is None or isinstance(options, Mapping):
             return
-        listed: tuple[Any, ...] = tuple(cast("Sequence[Any]", options))
+        if isinstance(options, (str, bytes)) or not isinstance(cast("object", options), Sequence):
+            raise InvalidSpec(
+                f"{where}.options", f"wants one mapping for all or a list of them, got {options!r}"
+            )
+        listed: tuple[Any, ...] = tuple(options)
         if len(listed) != self.episodes:
             raise InvalidSpec(
                 f"{where}.options", f"has {len(listed)} entries for {self.episodes} episodes"
@@ -155,6 +164,8 @@ class Plan:
     name: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(cast("object", self.name), str):
+            raise InvalidSpec("name", f"wants a text, got {self.name!r}")
         tasks = tuple(self.tasks)
         object.__setattr__(self, "tasks", tasks)
         for task in tasks:
@@ -342,8 +353,10 @@ def _plain(value: Any, where: str) -> Any:
     )
 
 
-def _read_seeds(where: str, seeds: Sequence[int]) -> tuple[int, ...]:
-    read = tuple(seeds)
+def _read_seeds(where: str, seeds: object) -> tuple[int, ...]:
+    if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
+        raise InvalidSpec(f"{where}.seeds", f"wants a list of ints, one an episode, got {seeds!r}")
+    read = tuple(cast("Iterable[int]", seeds))
     for k, seed in enumerate(read):
         _check_count(f"{where}.seeds[{k}]", seed, least=0)
     return tuple(int(seed) for seed in read)

@@ -54,10 +54,7 @@ def _read_json(file: Path) -> object:
 
 
 def _read_toml(file: Path) -> object:
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
+    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         return toml.loads(file.read_text(encoding="utf-8"))
     except toml.TOMLDecodeError as error:
@@ -78,22 +75,24 @@ def _read_yaml(file: Path) -> object:
 
 
 def _read_python(file: Path) -> object:
+    file.read_bytes()  # what cannot be read is told apart from what its code cannot find
     spec = importlib.util.spec_from_file_location(_MODULE, file)
     if spec is None or spec.loader is None:
         raise InvalidSpec("plan", f"{file} cannot be loaded as a module")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except OSError:
-        raise
-    except Exception as error:
+        found: Any = getattr(module, "plan", None)
+        made = found() if callable(found) else found
+    except InvalidSpec as error:
+        raise InvalidSpec("plan", f"{file}: {error}") from error
+    except (Exception, SystemExit) as error:
         raise InvalidSpec(
             "plan", f"{file} failed as it was run: {type(error).__name__}: {error}"
         ) from error
-    found: Any = getattr(module, "plan", None)
-    if found is None:
+    if made is None:
         raise InvalidSpec("plan", f"{file} has no `plan`: a Plan, or a function that returns one")
-    return found() if callable(found) else found
+    return made
 
 
 _READERS: dict[str, Callable[[Path], object]] = {

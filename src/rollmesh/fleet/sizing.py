@@ -95,7 +95,8 @@ def choose(
     steps_per_s = rate(point, call)
     is_models = steps_per_s >= frames * call.rows_per_s
     limit = "the model takes no more" if is_models else "the envs give no more"
-    more = "" if point is supply[-1] else f"; more workers would give {best:,.0f} at most"
+    is_most = best_of[point] >= best
+    more = "" if is_most else f"; more workers would give {best:,.0f} at most"
     reason = (
         f"{point.workers} worker{'s' * (point.workers != 1)} and batches of up to {call.rows}: "
         f"about {steps_per_s:,.0f} steps/s, where {limit}{more}"

@@ -199,7 +199,7 @@ class Worker:
         limit_s = options.start_s
         reason = (
             f"it did not report within {limit_s:g} s of its start; see what its imports wait for, "
-            "or raise start_s"
+            "or raise the limit env_connect_s"
             if limit_s is not None
             else ""
         )
@@ -254,7 +254,7 @@ class Worker:
         if limit_s is not None:
             reason = (
                 f"building {setup.title} did not come back within {limit_s:g} s; see what its "
-                "constructor waits for, or raise load_s"
+                "constructor waits for, or raise the limit env_connect_s"
             )
             self._shared.hub.call_after(key, limit_s, lambda: self._too_late(reason))
         link.ask(Kind.CONFIGURE, Configure(edition="", settings=settings), lane, built)

@@ -166,7 +166,7 @@ def summarize_success(
     good = int(sum(map(sum, groups.values())))
     rate = Estimate(
         value=good / n,
-        interval=wilson_interval(good, n, confidence),
+        interval=_rate_interval(result, good, n, confidence),
         clustered=cluster_interval(groups.values(), confidence),
         note=_about_clusters(len(groups)),
     )
@@ -210,7 +210,7 @@ def summarize_tasks(
     tasks: dict[str, list[EpisodeResult]] = {}
     for episode in result.episodes:
         tasks.setdefault(episode.task, []).append(episode)
-    return tuple(_task_summary(name, list(ran), confidence) for name, ran in tasks.items())
+    return tuple(_task_summary(result, name, ran, confidence) for name, ran in tasks.items())
 
 
 def performance_profile(
@@ -294,12 +294,24 @@ def _iqm_estimate(groups: Sequence[Sequence[float]], confidence: float) -> Estim
     )
 
 
-def _task_summary(name: str, ran: Sequence[EpisodeResult], confidence: float) -> TaskSummary:
+def _rate_interval(
+    result: EvalResult, successes: int, n: int, confidence: float
+) -> Interval | None:
+    """Return Wilson's interval, or that of the rule which the run was stopped by."""
+    decision = result.decision
+    if decision is not None and decision.interval.confidence == confidence:
+        return decision.interval
+    return wilson_interval(successes, n, confidence)
+
+
+def _task_summary(
+    result: EvalResult, name: str, ran: Sequence[EpisodeResult], confidence: float
+) -> TaskSummary:
     finished = [e for e in ran if e.error is None]
     said = [e.success for e in finished if e.success is not None]
     rate = Estimate(
         value=sum(said) / len(said) if said else None,
-        interval=wilson_interval(sum(said), len(said), confidence),
+        interval=_rate_interval(result, sum(said), len(said), confidence),
         note="" if said else "no finished episode says whether it succeeded",
     )
     returns = [e.total_reward for e in finished]

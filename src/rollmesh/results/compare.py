@@ -116,6 +116,8 @@ def compare(
         settles_as=settles_as,
         by_task=tuple(seen.by_task()),
         notes=tuple(_notes(a, b, pairing)),
+        unfinished=tuple(_unfinished(a, b)),
+        is_same_env=a.env == b.env,
     )
 
 
@@ -398,6 +400,13 @@ def _notes(a: EvalResult, b: EvalResult, pairing: _Pairing) -> Iterable[str]:
         yield f"A ran in {a.env or 'an unnamed env'}, B in {b.env or 'an unnamed env'}"
     if pairing.is_by_guess:
         yield "episodes without a seed are paired by their place in the plan"
+
+
+def _unfinished(a: EvalResult, b: EvalResult) -> Iterable[str]:
+    for name, result in (("A", a), ("B", b)):
+        if result.num_not_run and result.decision is None:
+            ended, planned = len(result.episodes), result.planned
+            yield f"{name} is not finished: {ended:,} of {planned:,} planned episodes ended."
 
 
 def _name(result: EvalResult, fallback: str) -> str:

@@ -85,6 +85,9 @@ class Comparison:
         settles_as: The verdict they would then give.
         by_task: One entry a task, in plan order; empty where there is one task.
         notes: What else to know, in sentences.
+        unfinished: Which of the two has not played its plan to the end, in sentences; not one that
+            a rule ended which was declared before.
+        is_same_env: Whether both ran in an env of the same name.
     """
 
     metric: Literal["success", "return"]
@@ -114,6 +117,8 @@ class Comparison:
     settles_as: Verdict | None
     by_task: tuple[TaskDifference, ...]
     notes: tuple[str, ...]
+    unfinished: tuple[str, ...] = ()
+    is_same_env: bool = True
 
     @property
     def is_not_worse(self) -> bool:
@@ -135,12 +140,16 @@ class Comparison:
     def gate(self, *, strict: bool = False) -> Gate:
         """Say whether B may pass.
 
+        B does not pass if it is worse, if one of the two is not finished, or if more pairs were
+        left out than could be compared.
+
         Args:
-            strict: If so, B passes only if it is surely not worse by more than the margin, and
-                would be had every episode left out gone against it. Otherwise it passes unless it
-                is worse, or nothing could be compared.
+            strict: If so, B passes only if it is also surely not worse by more than the margin,
+                would be had every episode left out gone against it, and ran in the same env.
         """
-        return _strict_gate(self) if strict else _plain_gate(self)
+        shut = tuple(_why_shut(self))
+        gate = _strict_gate(self) if strict else _plain_gate(self)
+        return Gate(is_open=gate.is_open and not shut, reasons=(*gate.reasons, *shut))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values that JSON can carry, keys named as the fields."""
@@ -238,6 +247,7 @@ def _with_interval(c: Comparison, interval: Interval | None) -> str:
 
 
 def _caveats(c: Comparison) -> Iterable[str]:
+    yield from c.unfinished
     if c.left_out:
         reasons = ", ".join(f"{count} {why}" for why, count in c.left_out_because)
         yield f"{_plural(c.left_out, 'pair')} left out: {reasons}.{_bounds_clause(c)}"
@@ -299,11 +309,22 @@ def _plain_gate(c: Comparison) -> Gate:
     return Gate(is_open=c.verdict != "worse", reasons=(c.explanation,))
 
 
+def _why_shut(c: Comparison) -> Iterable[str]:
+    """Yield why B may not pass whatever the verdict: too little of it can be judged."""
+    if c.unfinished:
+        yield "Start what is not finished again by the same command: it goes on from there."
+    if c.left_out > c.pairs > 0:
+        yield f"More pairs were left out ({c.left_out:,}) than could be compared ({c.pairs:,})."
+
+
 def _strict_gate(c: Comparison) -> Gate:
     reasons = [c.explanation] if c.pairs else ["No pair could be compared.", *_caveats(c)]
     is_open = c.is_not_worse
     if c.pairs and not is_open and c.verdict != "worse":
         reasons.append(f"That B is worse by more than {_number(c, c.margin)} is not ruled out.")
+    if not c.is_same_env:
+        is_open = False
+        reasons.append("They ran in envs of different names.")
     if c.bounds is None and c.left_out:
         is_open = False
         reasons.append("What the pairs left out would have said is not known.")

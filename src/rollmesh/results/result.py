@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,12 +22,16 @@ from rollmesh.results.stats import (
     mean,
     wilson_interval,
 )
+from rollmesh.results.stopping import StopDecision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rollmesh.events import TelemetrySnapshot
     from rollmesh.runtime.report import EpisodeSummary
+
+_Plain: TypeAlias = "dict[str, Any] | list[Any] | tuple[Any, ...] | str | float | None"
+"""What `to_dict` gives: values that JSON knows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +101,8 @@ class EvalResult:
         run_dir: The folder that the run is kept in, or None.
         resumed: How many of the episodes had ended in earlier starts of the run; `telemetry` knows
             nothing of these.
+        decision: What the rule decided that the run was to stop by, or None; the success rate's
+            interval is the decision's then, for it holds although somebody waited for it.
     """
 
     episodes: tuple[EpisodeResult, ...]
@@ -111,6 +117,7 @@ class EvalResult:
     plan_hash: str | None = None
     run_dir: str | None = None
     resumed: int = 0
+    decision: StopDecision | None = None
     _finished: tuple[EpisodeResult, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -157,7 +164,12 @@ class EvalResult:
 
     @cached_property
     def success_interval(self) -> Interval | None:
-        """Wilson's 95 % interval for the success rate; None where there is no rate."""
+        """Wilson's 95 % interval for the success rate; None where there is no rate.
+
+        Where a rule decided something it is the decision's interval.
+        """
+        if self.decision is not None:
+            return self.decision.interval
         return wilson_interval(sum(self._verdicts), len(self._verdicts))
 
     @property
@@ -229,6 +241,7 @@ class EvalResult:
             "resumed": self.resumed,
             "plan_seed": self.plan_seed,
             "stopped": self.stopped,
+            "decision": None if self.decision is None else asdict(self.decision),
             "success_rate": self.success_rate,
             "success_interval": _interval_dict(self.success_interval),
             "success_bounds": self.success_bounds,
@@ -264,10 +277,12 @@ class EvalResult:
             table = json.loads(text)
             episodes = tuple(_episode(entry) for entry in table["episodes"])
             known = {f.name for f in fields(cls) if f.init} & set(table)
-            given = {name: table[name] for name in known}
+            given: dict[str, Any] = {name: table[name] for name in known}
             if given.get("telemetry") is not None:
                 given["telemetry"] = _telemetry(given["telemetry"])
-            return cls(**{**given, "episodes": episodes})
+            given["episodes"] = episodes
+            given["decision"] = StopDecision.from_dict(table.get("decision"))
+            return cls(**given)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"wants the JSON of a result, as `rollmesh eval --json` prints it, got something "
@@ -349,6 +364,8 @@ def _success_rows(result: EvalResult) -> Iterable[SummaryRow]:
     silent = len(result.episodes) - result.num_errors - len(said)
     if silent:
         note += f"; {silent} do not say"
+    if result.decision is not None:
+        note += f"; interval of {result.decision.rule}, decided on {result.decision.n}"
     if result.num_errors:
         note += f"; {bounds[0]:.3f} to {bounds[1]:.3f} with the errored ones"
     yield SummaryRow("success rate", f"{rate:.3f}", _interval_text(result.success_interval), note)
@@ -417,7 +434,7 @@ def _interval_dict(interval: Interval | None) -> dict[str, Any] | None:
     return None if interval is None else asdict(interval)
 
 
-def _finite(value: Any, path: str, found: list[str]) -> Any:
+def _finite(value: _Plain, path: str, found: list[str]) -> Any:
     """Return a copy with None for every non-finite float, whose paths are added to `found`."""
     if isinstance(value, dict):
         return {

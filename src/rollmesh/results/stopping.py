@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from rollmesh.errors import InvalidSpec
 from rollmesh.results.stats import (
@@ -58,6 +61,16 @@ class StopDecision:
     interval: Interval
     holds: bool
     reason: str
+
+    @classmethod
+    def from_dict(cls, table: Any) -> StopDecision | None:
+        """Build one from the values of its fields, as JSON keeps them; None where it is none."""
+        if not isinstance(table, Mapping):
+            return None
+        try:
+            return msgspec.convert(table, cls)
+        except msgspec.ValidationError:  # of another version of rollmesh
+            return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

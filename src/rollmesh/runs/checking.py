@@ -74,6 +74,11 @@ class Contents:
         """Return the finished episodes, in the order they were kept."""
         return [episode_of(row) for row in self.episodes]
 
+    def env_facts(self) -> dict[str, Any]:
+        """Return what the last start knows of env and lanes; empty where none was opened yet."""
+        facts: Mapping[str, Any] = self.starts[-1].facts if self.starts else {}
+        return {name: facts[name] for name in schema.ENV_FACTS if name in facts}
+
     def elapsed_s(self) -> float:
         """Return how long all starts ran, in seconds; a killed one until its last episode."""
         ended = [row[-2] for row in self.episodes]

@@ -60,6 +60,13 @@ class _Attempt(NamedTuple):
     row: Row
 
 
+class _Learned(NamedTuple):
+    facts: Mapping[str, Any]
+
+
+_Item: TypeAlias = "_Ended | _Attempt | _Learned | Outcome"
+
+
 class Journal:
     """The open journal of a run that this process drives; made by `open`.
 
@@ -74,6 +81,7 @@ class Journal:
         failed_attempts: What earlier starts noted of attempts that failed.
         num_starts: How often the run was started, this time included.
         elapsed_before_s: How long earlier starts ran, in seconds.
+        env_facts: What the last of them noted of env and lanes; empty where none came so far.
         failure: What ended the writing, or None.
     """
 
@@ -88,6 +96,7 @@ class Journal:
         self.failed_attempts = contents.failed_attempts
         self.num_starts = len(contents.starts) + 1
         self.elapsed_before_s = contents.elapsed_s()
+        self.env_facts: Mapping[str, Any] = contents.env_facts()
         self.failure: JournalError | None = None
         self._lock = lock
         self._store = opened
@@ -102,9 +111,7 @@ class Journal:
         self._subscribers: list[tuple[Acknowledged | None, Failed | None]] = []
         self._is_told = False
         self._is_closed = False
-        self._writer: GroupWriter[_Ended | _Attempt | Outcome] = GroupWriter(
-            self._commit, self._fail
-        )
+        self._writer: GroupWriter[_Item] = GroupWriter(self._commit, self._fail)
 
     @classmethod
     def open(
@@ -143,7 +150,7 @@ class Journal:
             now = clock.wall_ns() / 1e9
             opened, contents = _open_store(path, identity, now)
             _warn_of_lost_commits(opened, path)
-            opened.begin_start(now, facts)
+            opened.begin_start(now, {**contents.env_facts(), **facts})
             return cls(path, lock, opened, contents, clock=clock)
         except BaseException as error:
             if opened is not None:
@@ -174,6 +181,17 @@ class Journal:
             ValueError: The journal is closed.
         """
         self._put(_Attempt(attempt_row(attempt, self._clock.wall_ns() / 1e9)))
+
+    def note_facts(self, facts: Mapping[str, Any]) -> None:
+        """Queue what became known of this start only now, beside the facts that it began with.
+
+        To be called before `note_outcome`.
+
+        Raises:
+            JournalError: Writing has failed earlier.
+            ValueError: The journal is closed.
+        """
+        self._put(_Learned(dict(facts)))
 
     def note_outcome(
         self,
@@ -247,10 +265,13 @@ class Journal:
 
     # -------------------------------------------------------------------- on the writer's thread
 
-    def _commit(self, group: list[_Ended | _Attempt | Outcome]) -> None:
+    def _commit(self, group: list[_Item]) -> None:
         ended = [item for item in group if isinstance(item, _Ended)]
         attempts = [item.row for item in group if isinstance(item, _Attempt)]
         outcomes = [item for item in group if isinstance(item, Outcome)]
+        for learned in [item for item in group if isinstance(item, _Learned)]:
+            self._store.learn(learned.facts)
+            outcomes = outcomes or [Outcome()]
         self._store.keep([item.row for item in ended], attempts, outcomes[-1] if outcomes else None)
         self._check_places()
         self._num_acknowledged += len(ended)
@@ -278,7 +299,7 @@ class Journal:
 
     # ------------------------------------------------------------------------------------ inside
 
-    def _put(self, item: _Ended | _Attempt | Outcome) -> None:
+    def _put(self, item: _Item) -> None:
         if not self._writer.put(item):
             self._raise_failure()
             raise ValueError(f"the journal of {self.folder} is closed")

@@ -20,9 +20,10 @@ from typing import Any, Literal, TypeVar
 
 from rollmesh.errors import RunDamaged, RunError
 from rollmesh.results.result import EpisodeResult, EvalResult
+from rollmesh.results.stopping import StopDecision
 from rollmesh.runs import schema, store
 from rollmesh.runs.checking import Contents, Start, damaged, read_contents
-from rollmesh.runs.identity import RunIdentity
+from rollmesh.runs.identity import Json, RunIdentity
 from rollmesh.runs.lock import holder_of
 from rollmesh.runs.rows import FailedAttempt, episode_of
 
@@ -93,6 +94,7 @@ class RunGlance:
         num_said: Of how many the env said whether they were a success.
         num_successes: How many of these were.
         last_at: When something was last written, in seconds since 1970.
+        decision: What the rule decided that the run was to stop by, or None.
         problem: Why it cannot be read, or None.
     """
 
@@ -106,6 +108,7 @@ class RunGlance:
     num_said: int = 0
     num_successes: int = 0
     last_at: float = 0.0
+    decision: StopDecision | None = None
     problem: str | None = None
 
 
@@ -204,18 +207,21 @@ def _result_of(folder: Path, contents: Contents) -> EvalResult:
     identity, starts = contents.identity, contents.starts
     episodes = tuple(sorted(contents.results(), key=lambda e: e.index))
     planned = len(episodes) if identity.planned is None else identity.planned
-    lanes = starts[-1].facts.get("num_envs") if starts else None
+    facts: Mapping[str, Any] = starts[-1].facts if starts else {}
+    lanes = facts.get(schema.WIDTH_FACT)
+    is_short = len(episodes) < planned
     telemetry = [start.telemetry for start in starts if start.telemetry is not None]
     return EvalResult(
         episodes=episodes,
         telemetry=telemetry[-1] if telemetry else None,
         plan_seed=_plan_seed(identity),
-        env=identity.env,
+        env=str(facts.get(schema.ENV_FACT) or identity.env),
         model=identity.model,
         num_envs=lanes if isinstance(lanes, int) else 1,
         planned=planned,
         elapsed_s=contents.elapsed_s(),
-        stopped=starts[-1].stopped if starts and len(episodes) < planned else None,
+        stopped=starts[-1].stopped if starts and is_short else None,
+        decision=StopDecision.from_dict(facts.get(schema.DECISION_FACT)),
         plan_hash=identity.plan_hash,
         run_dir=str(folder),
     )
@@ -223,11 +229,11 @@ def _result_of(folder: Path, contents: Contents) -> EvalResult:
 
 def _plan_seed(identity: RunIdentity) -> int | None:
     try:
-        plan: Any = json.loads(identity.plan_json)
+        plan: Json = json.loads(identity.plan_json)
     except ValueError:
         return None
-    seed = plan.get("seed") if isinstance(plan, dict) else None
-    if isinstance(plan, dict) and all("seeds" in task for task in plan.get("tasks", [{}])):
+    seed = plan.get("seed") if isinstance(plan, Mapping) else None
+    if isinstance(plan, Mapping) and all("seeds" in task for task in plan.get("tasks", [{}])):
         return None  # nothing follows from it
     return seed if isinstance(seed, int) else None
 
@@ -245,13 +251,16 @@ def _count(connection: sqlite3.Connection, folder: Path, *, is_driven: bool) -> 
     about = {name: json.loads(text) for name, text in connection.execute(schema.ALL_FACTS)}
     counts = connection.execute(schema.COUNT_EPISODES).fetchone()
     last = connection.execute(schema.LAST_START).fetchall()
-    starts = [Start(started_at=a, ended_at=b, stopped=c, facts={}) for a, b, c in last]
+    starts = [
+        Start(started_at=a, ended_at=b, stopped=c, facts=json.loads(d)) for a, b, c, d in last
+    ]
+    facts: Mapping[str, Any] = starts[0].facts if starts else {}
     num_episodes, num_errors, num_said, num_successes, last_at = counts
     spoken = [start.ended_at or start.started_at for start in starts]
     return RunGlance(
         folder=folder,
         status=_status(num_episodes, about["planned"], starts, is_driven=is_driven),
-        env=about["env"],
+        env=str(facts.get(schema.ENV_FACT) or about["env"]),
         model=about["model"],
         planned=about["planned"],
         num_episodes=num_episodes,
@@ -259,4 +268,5 @@ def _count(connection: sqlite3.Connection, folder: Path, *, is_driven: bool) -> 
         num_said=num_said,
         num_successes=num_successes,
         last_at=max(about["created_at"], *spoken, last_at or 0.0),
+        decision=StopDecision.from_dict(facts.get(schema.DECISION_FACT)),
     )

@@ -21,6 +21,10 @@ SIDECARS = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database while it is in use, or after a crash."""
 LOG_FILE = STORE_FILE + SIDECARS[0]
 FORMAT = 1
+ENV_FACT, WIDTH_FACT, DECISION_FACT = "env", "num_envs", "decision"
+"""Facts of a start that results are read with: the env's own name, lanes, what a rule decided."""
+ENV_FACTS = (ENV_FACT, WIDTH_FACT)
+"""Those that hold until the env is opened again: the next start begins with them."""
 APPLICATION = 0x524D5348
 """Marks a SQLite file as one of ours (`file` and SQLite show it)."""
 
@@ -119,4 +123,4 @@ SELECT count(*), count(error), count(success) FILTER (WHERE error IS NULL),
        coalesce(sum(success) FILTER (WHERE error IS NULL), 0), max(ended_at)
 FROM episodes
 """
-LAST_START = "SELECT started_at, ended_at, stopped FROM starts ORDER BY start DESC LIMIT 1"
+LAST_START = "SELECT started_at, ended_at, stopped, facts FROM starts ORDER BY start DESC LIMIT 1"

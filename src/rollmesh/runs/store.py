@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,12 @@ class Store:
         self._begun = (started_at, json.dumps(facts, default=repr))
         self.keep((), outcome=Outcome())
 
+    def learn(self, facts: Mapping[str, Any]) -> None:
+        """Add to what is known of this start; the next outcome that is kept carries it."""
+        started_at, known = self._begun
+        merged = {**json.loads(known), **facts}
+        self._begun = (started_at, json.dumps(merged, default=repr))
+
     def keep(
         self,
         episodes: Sequence[Row],
@@ -170,7 +176,8 @@ class Store:
         Raises:
             sqlite3.Error: It could not be written, and nothing of it counts.
         """
-        head, chained = self._head, []
+        head = self._head
+        chained: list[Row] = []
         for sequence, row in enumerate(episodes, self.num_episodes + 1):
             numbered = (sequence, *row)
             head = checksum(numbered, head)
@@ -214,7 +221,7 @@ class Store:
         )
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:

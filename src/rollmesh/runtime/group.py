@@ -25,7 +25,7 @@ def group_loop(route: Route, group: Group) -> GroupLoop:
     A fault spoils the episodes that were running on the group. Under `on_error="continue"` an env
     fault then has the group built anew; any other fault ends the route. Where the session with a
     served endpoint was lost, they are not spoiled but started again, as new attempts. A lane that
-    was given up leaves its episode to the others.
+    was given up leaves its episode to the others, also where these had run out of episodes.
     """
     try:
         yield from _play(route, group)
@@ -39,7 +39,10 @@ def _play(route: Route, group: Group) -> GroupLoop:
             yield from _episodes(route, group)
         except (EndpointFailed, OperationTimeout) as error:
             if route.may_do_without(group, error):
-                return
+                if route.groups_left > 1:
+                    return
+                group.take_over(route.resting.pop())
+                continue
             again = route.may_try_again(group, error)
             goes_on = again or _may_rebuild(route, error)
             if again:
@@ -52,12 +55,20 @@ def _play(route: Route, group: Group) -> GroupLoop:
                 yield evict
             if route.plan.exhausted:
                 return
-            if error.operation.startswith("env."):
-                for lane in group.lanes:
-                    lane.setup = None
-                yield route.requests.rebuild(group)
+            yield from _mend(route, group, error)
         else:
+            route.resting.append(group)
             return
+
+
+def _mend(route: Route, group: Group, error: RouteError) -> GroupLoop:
+    """Have lanes built anew after a fault of their env, or go on with others that are ready."""
+    if error.operation == "env.prepare" and route.resting:
+        group.take_over(route.resting.pop())
+    elif error.operation.startswith("env."):
+        for lane in group.lanes:
+            lane.setup = None
+        yield route.requests.rebuild(group)
 
 
 def _episodes(route: Route, group: Group) -> GroupLoop:

@@ -150,7 +150,7 @@ class Hooks:
         """Take note that a worker process started, got ready, was lost or stopped."""
 
     def on_episodes_stored(self, event: EpisodesStored) -> None:
-        """Take note that episodes are on disk; called from the journal's thread."""
+        """Take note that episodes are on disk; called from a thread of its own."""
 
     def transform_observation(self, context: TransformContext, observation: Leaves) -> Leaves:
         """Return the observations to use in place of `observation`, row for row."""

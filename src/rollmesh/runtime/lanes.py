@@ -207,6 +207,13 @@ class Group:
         """The current step: that of the first lane."""
         return self.lanes[0].steps
 
+    def take_over(self, other: Group) -> None:
+        """Go on with the lanes of a group that has come to its end, in place of one's own."""
+        self.lanes, self.by_index = other.lanes, other.by_index
+        self.env_indices, self.may_idle = other.env_indices, other.may_idle
+        self.reset_since_predict = True
+        self.changed()
+
     def changed(self) -> None:
         """Forget what was derived from the lanes' episodes."""
         self._roster = None

@@ -366,6 +366,7 @@ def facts_section(runs: Sequence[ReportData]) -> str:
     parts: list[str] = []
     for run in runs:
         facts = dict(run.facts)
+        facts.pop("decision", None)  # which is told as why the run stopped
         packages = facts.pop("packages", None)
         if isinstance(packages, dict):
             facts["versions"] = {n: packages[n] for n in _PACKAGES if n in packages}
