@@ -287,7 +287,7 @@ def test_an_info_over_a_limit_is_replaced_and_reported_and_still_arrives() -> No
 
 
 def test_a_batch_over_a_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollmesh.spaces.leaves.SIZE_LIMITS", SizeLimits(message_bytes=2**10))
+    monkeypatch.setattr("rollmesh.spaces.leaf_codec.SIZE_LIMITS", SizeLimits(message_bytes=2**10))
     codec = MultiBinary((2**10,)).codec
     assert codec.from_buffers([bytes(2**10)], 1)
     for rows in (2, 1000):

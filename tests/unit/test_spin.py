@@ -27,6 +27,7 @@ class Clock:
 def two_cores(monkeypatch):
     monkeypatch.setattr(spin, "usable_cores", lambda: 2)
     monkeypatch.setattr(spin, "_crowd", spin._Crowd())
+    monkeypatch.setattr(spin, "_places", {})
 
 
 @pytest.fixture
@@ -173,3 +174,57 @@ def test_always_means_always(clock):
     spinner = Spinner("always")
     spin_for(spinner, clock, 100, hit=False)
     assert spinner.resume_ns == 0
+
+
+def poor(clock, place, *, windows=4):
+    """Have a spinner of a place learn that it does not pay."""
+    spinner = Spinner(place=place)
+    clock.now_ns = max(clock.now_ns, spinner.resume_ns)
+    for _ in range(windows):
+        spin_for(spinner, clock, 8, hit=False)
+        clock.now_ns = spinner.resume_ns
+    return spinner
+
+
+def test_the_next_one_of_a_place_goes_on_where_the_last_one_was(clock):
+    poor(clock, "there")
+    clock.now_ns -= 10 * MS
+    following = Spinner(place="there")
+    assert following.resume_ns == clock.now_ns + 10 * MS
+    clock.now_ns = following.resume_ns
+    spin_for(following, clock, 8, hit=False)
+    assert following.resume_ns == clock.now_ns + 64 * MS
+
+
+@pytest.mark.parametrize("place", ["elsewhere", ""])
+def test_what_was_learnt_of_one_place_says_nothing_of_another(clock, place):
+    poor(clock, "there")
+    poor(clock, "")
+    clock.now_ns -= 10 * MS
+    assert Spinner(place=place).resume_ns == 0
+
+
+def test_a_place_where_it_pays_again_is_begun_with_at_once(clock):
+    spinner = poor(clock, "there")
+    spin_for(spinner, clock, 8)
+    assert Spinner(place="there").resume_ns == 0
+
+
+def test_a_place_is_tried_again_later_and_left_for_longer_then(clock):
+    poor(clock, "there")
+    clock.now_ns += 2000 * MS
+    following = Spinner(place="there")
+    assert following.resume_ns <= clock.now_ns
+    spin_for(following, clock, 8, hit=False)
+    assert following.resume_ns == clock.now_ns + 64 * MS
+
+
+def test_always_and_never_ask_no_place(clock):
+    poor(clock, "there")
+    assert Spinner("always", place="there").resume_ns == 0
+
+
+def test_no_more_places_are_remembered_than_a_few_hundred(clock):
+    for number in range(1000):
+        poor(clock, str(number), windows=1)
+    assert len(spin._places) <= 256

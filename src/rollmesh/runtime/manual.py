@@ -95,6 +95,7 @@ class _ManualRoute(Route):
         """Put pauses in the place of predicts, and return what makes them."""
         pauses = _Pauses(self.spec)
         self.requests = pauses
+        self.gives_observations = False  # whoever turns the crank sees them, too
         return pauses
 
     def take_chunk(self, lane: Lane, predict: Operation, reply: PredictReply) -> list[QueuedFrame]:

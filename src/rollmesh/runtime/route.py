@@ -40,7 +40,7 @@ from rollmesh.runtime.requests import Requests
 from rollmesh.runtime.spec import SessionSpec
 from rollmesh.runtime.success import read_success
 from rollmesh.runtime.telemetry import Telemetry
-from rollmesh.spaces.codec import Leaves
+from rollmesh.spaces.codec import Given, Leaves
 
 
 class Route:
@@ -56,9 +56,12 @@ class Route:
         requests: Makes operations.
         announcer: Tells the hooks.
         telemetry: Takes samples.
+        gives_observations: Whether nobody reads an observation any more once the model is asked,
+            so that the policy may have its memory.
         total_steps: Moves of the reported episodes.
         total_episodes: Reported episodes.
         groups_left: Groups that have not come to their end.
+        resting: Groups that ran out of episodes; their lanes may still be of use.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Route:
         self.telemetry = telemetry
         self.total_steps = 0
         self.groups_left = 1
+        self.resting: list[Group] = []
         self._cancel = cancel
         self._mint = mint
         self._tell = tell
@@ -92,6 +96,12 @@ class Route:
         self._observation_codec = spec.env_contract.observation_space.codec
         self._action_codec = spec.env_contract.action_space.codec
         self._needs_fillers = spec.width > 1 or not self.owns_resets
+        self.gives_observations = not (
+            dispatcher.transform_observation
+            or dispatcher.observation_emitted
+            or dispatcher.step_completed
+            or (spec.width > 1 and dispatcher.episode_completed)
+        )
         self._starts = 0
         self.total_episodes = 0
         self._summaries: list[EpisodeSummary] = []
@@ -135,7 +145,7 @@ class Route:
         rows = self.announcer.observation(roster, self.rows(roster, observation))
         for lane in roster.lanes:
             lane.fresh = False
-        return rows
+        return Given(rows) if self.gives_observations and roster.whole else rows
 
     def plan_frames(self, ask: Sequence[Lane], operation: Operation, reply: PredictReply) -> None:
         """Check the echo, take the samples, and queue the frames (rules R11, R12, R17, R19)."""
@@ -286,8 +296,8 @@ class Route:
     def spoil(self, group: Group, error: RouteError | str, *, goes_on: bool) -> list[str]:
         """Mark the group's episodes errored, and return the ids that the model may hold (R29).
 
-        Where the route ends with the error they are reported and not told: they did not come to
-        their end, and a later start of the same plan plays them.
+        Where the route ends with the error and somebody keeps what ended (`tell`) they are not
+        told: they did not come to their end, and a later start of the same plan plays them.
         """
         ids: list[str] = []
         for lane in group.lanes:
@@ -313,10 +323,10 @@ class Route:
         return all([one is not None and one.attempt < most for one in episodes])
 
     def may_do_without(self, group: Group, error: RouteError) -> bool:
-        """Whether a lane was given up and others go on; its episode is theirs then."""
+        """Whether a lane was given up and there are others; its episode is theirs then."""
         if not (isinstance(error, EndpointFailed) and error.is_lane_lost):
             return False
-        if self.groups_left <= 1:
+        if self.groups_left <= 1 and not self.resting:
             return False
         self.announcer.log("warning", f"goes on without lane {group.lanes[0].env_index}: {error}")
         for lane in group.lanes:
@@ -377,18 +387,20 @@ class Route:
             causes=episode.causes,
             task=episode.task,
         )
-        self._report(summary, ended=goes_on)
-        self.announcer.episode_errored(summary, episode.record_id)
+        if self._report(summary, ended=goes_on):
+            self.announcer.episode_errored(summary, episode.record_id)
 
-    def _report(self, summary: EpisodeSummary, *, ended: bool = True) -> None:
+    def _report(self, summary: EpisodeSummary, *, ended: bool = True) -> bool:
+        """Take an episode into the report, or tell of it, and return whether it counts."""
         if self._tell is None:
             self._summaries.append(summary)
         elif ended:
             self._tell(summary)
         else:
-            return
+            return False
         self.total_episodes += 1
         self.total_steps += summary.steps
+        return True
 
     def report(self, snapshot: events.TelemetrySnapshot) -> RouteReport:
         """Return what came of the route so far."""

@@ -2,6 +2,7 @@
 
     space.py        frozen descriptions of spaces
     codec.py        values ↔ leaves, one row or many
+    leaf_codec.py   what a leaf is, and what all leaf codecs can do
     leaves.py       fixed leaves; discrete.py: the one of a Discrete
     ragged.py       leaves whose rows differ in length; nested.py and inner.py: those that hold
                     inner batches

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from rollmesh.errors import InvalidValue
 from rollmesh.limits import SIZE_LIMITS
-from rollmesh.spaces.leaves import LeafSpec
+from rollmesh.spaces.leaf_codec import LeafSpec
 
 _MOST_BYTES = 8
 """Bytes of the widest element."""

@@ -22,12 +22,12 @@ import numpy as np
 
 from rollmesh.errors import InvalidValue
 from rollmesh.spaces.conformance import STRUCTURE_ONLY, Checker
-from rollmesh.spaces.leaves import Buffer, Leaf, LeafCodec, LeafSpec, Leaves, check_total
+from rollmesh.spaces.leaf_codec import Buffer, Given, Leaf, LeafCodec, LeafSpec, Leaves, check_total
 
 if TYPE_CHECKING:
     from rollmesh.spaces.space import Space
 
-__all__ = ["Codec", "Leaf", "LeafSpec", "Leaves"]
+__all__ = ["Codec", "Given", "Leaf", "LeafSpec", "Leaves"]
 
 
 _MOST_NAMES = 20
@@ -159,6 +159,8 @@ class Codec:
         self.row_bytes: int | None = (
             None if None in sizes else sum(size for size in sizes if size is not None)
         )
+        self._fixed_bytes = sum(size for size in sizes if size is not None)
+        self._ragged = tuple(place for place, size in enumerate(sizes) if size is None)
         self._leaves = tuple(leaves)
         self._branch = branch
 
@@ -269,7 +271,9 @@ class Codec:
             copy: True gives arrays of the caller's own, writable and C-contiguous; False gives
                 views into the leaves where possible, read-only like the leaves made here.
         """
-        if copy:
+        if copy and type(leaves) is Given:
+            parts = [codec.own(leaf, row) for codec, leaf in zip(self._leaves, leaves, strict=True)]
+        elif copy:
             parts = [
                 codec.fresh(leaf, row) for codec, leaf in zip(self._leaves, leaves, strict=True)
             ]
@@ -281,10 +285,15 @@ class Codec:
 
     def decode_stacked(self, leaves: Leaves, rows: int, *, copy: bool = False) -> Any:
         """Return the whole batch in Gymnasium's vector convention (see `encode_stacked`)."""
-        parts = [
-            codec.unstack(leaf, rows, copy=copy)
-            for codec, leaf in zip(self._leaves, leaves, strict=True)
-        ]
+        if copy and type(leaves) is Given:
+            parts = [
+                codec.own_all(leaf, rows) for codec, leaf in zip(self._leaves, leaves, strict=True)
+            ]
+        else:
+            parts = [
+                codec.unstack(leaf, rows, copy=copy)
+                for codec, leaf in zip(self._leaves, leaves, strict=True)
+            ]
         return parts[0] if self._branch is None else self._branch.build(iter(parts))
 
     # ---------------------------------------------------------------------------- rows
@@ -321,9 +330,10 @@ class Codec:
 
     def nbytes(self, leaves: Leaves, rows: int) -> int:
         """Return the bytes of a batch, as sent."""
-        if self.row_bytes is not None:
-            return self.row_bytes * rows
-        return sum(len(leaf) if isinstance(leaf, bytes) else leaf.nbytes for leaf in leaves)
+        total = self._fixed_bytes * rows
+        for place in self._ragged:
+            total += len(leaves[place])
+        return total
 
     def to_buffers(self, leaves: Leaves) -> list[memoryview | bytes]:
         """Return each leaf's bytes, without a copy."""
@@ -386,7 +396,8 @@ class SingleLeafCodec(Codec):
 
     def decode(self, leaves: Leaves, row: int = 0, *, copy: bool = False) -> Any:
         if copy:
-            return self._leaf.fresh(leaves[0], row)
+            own = self._leaf.own if type(leaves) is Given else self._leaf.fresh
+            return own(leaves[0], row)
         return self._leaf.view(leaves[0], row)
 
 

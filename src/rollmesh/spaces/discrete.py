@@ -17,7 +17,8 @@ from numpy import ndarray
 
 from rollmesh.errors import InvalidValue
 from rollmesh.spaces.conformance import Checker
-from rollmesh.spaces.leaves import ArrayLeaf, Leaf, LeafSpec
+from rollmesh.spaces.leaf_codec import Leaf, LeafSpec
+from rollmesh.spaces.leaves import ArrayLeaf
 from rollmesh.spaces.reading import Array, conform, read_array
 
 _TABLE_SIZE = 4096

@@ -19,7 +19,7 @@ from numpy import ndarray
 from rollmesh.errors import InvalidValue
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.spaces.conformance import Checker
-from rollmesh.spaces.leaves import Leaf, Leaves
+from rollmesh.spaces.leaf_codec import Leaf, Leaves
 from rollmesh.spaces.reading import read_array
 
 if TYPE_CHECKING:

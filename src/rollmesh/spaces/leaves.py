@@ -1,4 +1,4 @@
-"""Leaves: one buffer per fundamental space, rows (lanes) along its first axis (layer 2).
+"""Fixed leaves: an array per fundamental space, rows (lanes) along its first axis (layer 2).
 
 A fixed leaf is a C-contiguous little-endian array of shape (N, *shape). Leaves made here are
 read-only, so they can be shared freely: views, slices and whole leaves are handed out instead of
@@ -13,32 +13,25 @@ It knows no space: a space passes what it declares.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy as duplicate
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
 from rollmesh.errors import InvalidValue
-from rollmesh.limits import SIZE_LIMITS
 from rollmesh.spaces.conformance import Checker
+from rollmesh.spaces.leaf_codec import Buffer, Leaf, LeafCodec, LeafSpec, Pairs, row_count
 from rollmesh.spaces.reading import Array, Declared, conform
-from rollmesh.spaces.recycling import WORTH_BYTES, Recycler, Twinned
-
-Leaf: TypeAlias = "np.ndarray[Any, np.dtype[Any]] | bytes"
-"""A fixed leaf is an array, a ragged one `bytes`."""
-Leaves: TypeAlias = "list[Leaf]"
-"""A value, or a batch of N: one leaf per fundamental space, in declared order."""
-Buffer: TypeAlias = "bytes | bytearray | memoryview"
-Pairs: TypeAlias = "Sequence[tuple[Any, int]]"
+from rollmesh.spaces.recycling import WORTH_BYTES, Recycler, Twinned, is_kept
 
 _JOIN_BELOW = 4096
 """Batches of rows up to this many bytes go through `bytes`; larger ones are copied in place."""
 _CLIP_BELOW = 512
 """Rows up to this many bytes are checked by clipping a copy."""
+_FEW = 16
+"""Rows of up to this many elements with the same bounds are compared in Python."""
 _SHORT_ROW = 64
 """Rows of up to this many elements get their bounds repeated for a batch."""
 _greater_equal = np.greater_equal
@@ -46,88 +39,6 @@ _less_equal = np.less_equal
 _equal = np.equal
 _fmax = np.fmax
 _fmin = np.fmin
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeafSpec:
-    """What one leaf is.
-
-    Attributes:
-        path: Where it sits in the value, as in `['wrist'][2]`; empty for a space that is one leaf.
-        kind: `box`, `discrete`, `multi_binary`, `multi_discrete`, `text`, `sequence`, `graph` or
-            `one_of`.
-        dtype: Little-endian dtype of the elements; uint8 for a ragged leaf.
-        shape: Shape of one row; empty for a ragged leaf.
-        row_bytes: Bytes of one row, or None for a ragged leaf.
-    """
-
-    path: str
-    kind: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    row_bytes: int | None
-
-
-class LeafCodec(ABC):
-    """Turns the value of one fundamental space into rows of a leaf and back."""
-
-    spec: LeafSpec
-
-    def lending(self) -> LeafCodec:
-        """Return one like this whose large leaves share the memory of the value encoded."""
-        return self
-
-    @abstractmethod
-    def one(self, value: Any, checker: Checker) -> Leaf:
-        """Return a leaf of one row."""
-
-    @abstractmethod
-    def rows(self, values: Sequence[Any], checker: Checker) -> Leaf:
-        """Return a leaf with a row per value."""
-
-    @abstractmethod
-    def stacked(self, value: Any, rows: int, checker: Checker) -> Leaf:
-        """Return a leaf of `rows` rows from a value in Gymnasium's vector convention."""
-
-    @abstractmethod
-    def view(self, leaf: Any, row: int) -> Any:
-        """Return one row as a value, without a copy where that is possible."""
-
-    @abstractmethod
-    def fresh(self, leaf: Any, row: int) -> Any:
-        """Return one row as a value of its own, writable and C-contiguous."""
-
-    @abstractmethod
-    def unstack(self, leaf: Any, rows: int, *, copy: bool) -> Any:
-        """Return all rows in Gymnasium's vector convention."""
-
-    @abstractmethod
-    def take(self, leaf: Any, rows: Sequence[int]) -> Leaf:
-        """Return a leaf of these rows."""
-
-    @abstractmethod
-    def put(self, leaf: Any, rows: Sequence[int], part: Any) -> Leaf:
-        """Return a leaf with these rows replaced by the rows of `part`."""
-
-    @abstractmethod
-    def gather(self, pairs: Pairs) -> Leaf:
-        """Return a leaf whose row i is row `pairs[i][1]` of leaf `pairs[i][0]`."""
-
-    @abstractmethod
-    def to_buffer(self, leaf: Any) -> memoryview | bytes:
-        """Return the leaf's bytes without a copy."""
-
-    @abstractmethod
-    def from_buffer(self, buffer: Buffer, rows: int) -> Leaf:
-        """Return a leaf over the buffer; every length is checked."""
-
-    @abstractmethod
-    def verify(self, leaf: Any, rows: int) -> None:
-        """Raise `InvalidValue` unless this is a leaf of that many rows."""
-
-    @abstractmethod
-    def count(self, value: Any) -> int:
-        """Return the number of rows of a value in Gymnasium's vector convention."""
 
 
 class ArrayLeaf(LeafCodec):
@@ -162,6 +73,19 @@ class ArrayLeaf(LeafCodec):
         self._recycler = Recycler()
         self.lends = False
         self._least, self._greatest, self._test_nan = self._tests()
+        least, greatest = self._least, self._greatest
+        self._limits = (
+            None if least is None else least.flat[0].item(),
+            None if greatest is None else greatest.flat[0].item(),
+        )
+        # NumPy takes longer to begin than a few numbers take to compare
+        self._is_short = (
+            len(spec.shape) == 1
+            and 0 < self.low.size <= _FEW
+            and spec.dtype.kind in "fiu"
+            and not (least is not None and least.ndim)
+            and not (greatest is not None and greatest.ndim)
+        )
         self._repeats = bool(spec.shape) and self.low.size <= _SHORT_ROW
         self._repeated: tuple[int, Array | None, Array | None] | None = None
 
@@ -199,7 +123,9 @@ class ArrayLeaf(LeafCodec):
         data = value.tobytes()
         if checker.looks:
             least, greatest = self._least, self._greatest
-            if self.row_bytes <= _CLIP_BELOW and least is not None and greatest is not None:
+            if self._is_short:
+                inside = self._is_short_inside(value.tolist())
+            elif self.row_bytes <= _CLIP_BELOW and least is not None and greatest is not None:
                 # clipping moves what is out of bounds or NaN, and is the cheapest way to see it
                 inside = _fmin(_fmax(value, least), greatest).tobytes() == data
             else:
@@ -208,6 +134,16 @@ class ArrayLeaf(LeafCodec):
                 self._find(value, checker, is_batch=False)
         # the bytes object is immutable, which makes the array over it read-only
         return ndarray(self._one_shape, self.dtype, data)
+
+    def _is_short_inside(self, numbers: list[Any]) -> bool:
+        """Return whether all is right with a few numbers; False where one has to look closer."""
+        least, greatest = self._limits
+        if least is not None and min(numbers) < least:
+            return False
+        if greatest is not None and max(numbers) > greatest:
+            return False
+        total = sum(numbers)
+        return total == total  # noqa: PLR0124 - a NaN spoils the sum
 
     def _one_large(self, value: Any, checker: Checker) -> Leaf:
         """Return a leaf of one row of an array already of the right dtype and shape."""
@@ -332,6 +268,20 @@ class ArrayLeaf(LeafCodec):
         value[...] = leaf[row]
         return value
 
+    def own(self, leaf: Any, row: int) -> Any:
+        if not self._is_large or not is_kept(leaf):
+            return self.fresh(leaf, row)
+        value = leaf[row]
+        value.flags.writeable = True
+        return value
+
+    def own_all(self, leaf: Any, rows: int) -> Any:
+        if not is_kept(leaf):
+            return self.unstack(leaf, rows, copy=True)
+        value = leaf.view()
+        value.flags.writeable = True
+        return value
+
     def unstack(self, leaf: Any, rows: int, *, copy: bool) -> Any:
         if not copy:
             return leaf
@@ -439,32 +389,9 @@ def smallest(bound: Array) -> Array:
     return np.array(bound.flat[0]) if bound.size and not any(bound.strides) else bound
 
 
-def row_count(value: Any, path: str) -> int:
-    """Return how many rows a batched value has along its first axis.
-
-    Raises:
-        InvalidValue: It has no first axis.
-    """
-    try:
-        return len(value)
-    except TypeError:
-        kind = type(value).__name__
-        raise InvalidValue("value" + path, f"expected a batch of rows, got {kind}") from None
-
-
 def _place(mask: Array, *, is_batch: bool) -> str:
     """Say where the first set element is: ` at [1, 2] of row 0`, or nothing for a scalar."""
     index = [int(i) for i in np.argwhere(mask)[0]]
     row, inner = index[:is_batch], index[is_batch:]
     text = f" at {inner}" if inner else ""
     return text + (f" of row {row[0]}" if row else "")
-
-
-def check_total(total: int) -> None:
-    """Raise `InvalidValue` if a value has more bytes than a message may have."""
-    if total > SIZE_LIMITS.message_bytes:
-        raise InvalidValue(
-            "leaves",
-            f"{total} bytes are more than SIZE_LIMITS.message_bytes allows "
-            f"({SIZE_LIMITS.message_bytes})",
-        )

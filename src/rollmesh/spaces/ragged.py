@@ -20,10 +20,13 @@ import numpy as np
 from rollmesh.errors import InvalidValue
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.spaces.conformance import Checker
-from rollmesh.spaces.leaves import Buffer, Leaf, LeafCodec, LeafSpec, Pairs, row_count
+from rollmesh.spaces.leaf_codec import Buffer, Leaf, LeafCodec, LeafSpec, Pairs, row_count
 
 _WORD = 8
 """Bytes of a u64."""
+_MOST_KNOWN = 64
+_MOST_KNOWN_BYTES = 4096
+"""Texts that were found right are remembered, but no more and no longer ones."""
 _SURROGATES = "surrogatepass"
 """Python strings may hold lone surrogates; they come back as they were."""
 
@@ -166,16 +169,20 @@ class TextLeaf(RaggedLeaf):
         self._min_length = min_length
         self._max_length = max_length
         self._charset = charset
-        self._last: tuple[Any, Checker, bytes] | None = None
+        self._known: dict[str, tuple[Checker, bytes]] = {}
 
     def one(self, value: Any, checker: Checker) -> Leaf:
-        # an instruction stays the same object for a whole episode
-        last = self._last
-        if last is not None and last[0] is value and last[1] is checker:
-            return last[2]
+        # instructions come again and again
+        if type(value) is not str:
+            return pack([self.body(value, checker)])
+        known = self._known.get(value)
+        if known is not None and known[0] is checker:
+            return known[1]
         leaf = pack([self.body(value, checker)])
-        if type(value) is str:
-            self._last = (value, checker, leaf)
+        if len(leaf) <= _MOST_KNOWN_BYTES:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[value] = checker, leaf
         return leaf
 
     def body(self, value: Any, checker: Checker) -> bytes:

@@ -31,6 +31,12 @@ _TRIES = 4
 _getrefcount = sys.getrefcount
 
 
+class Kept(ndarray[Any, np.dtype[np.uint8]]):
+    """A buffer of a `Recycler`; arrays over it hold it as their base."""
+
+    __slots__ = ()
+
+
 class Twinned(ndarray[Any, np.dtype[np.uint8]]):
     """Bytes that may have a twin: the same content, in memory that may be written to."""
 
@@ -48,9 +54,15 @@ class Twinned(ndarray[Any, np.dtype[np.uint8]]):
         del leaf, offset, shape, nbytes
 
 
+def is_kept(leaf: Any) -> bool:
+    """Return whether an array lies in a buffer of a `Recycler`, directly or with one between."""
+    base = leaf.base
+    return type(base) is Kept or (type(base) is ndarray and type(base.base) is Kept)
+
+
 def _count_of_one_reference() -> int:
     """Return what `getrefcount` says about an object that only one local variable holds."""
-    buffer = np.empty(1, np.uint8)
+    buffer = Kept(1, np.uint8)
     return _getrefcount(buffer)
 
 
@@ -67,19 +79,19 @@ class Recycler:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, deque[ndarray[Any, np.dtype[np.uint8]]]] = {}
+        self._kept: dict[int, deque[Kept]] = {}
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> Any:
         """Return a writable array of `size` bytes; its content is whatever was there before."""
         return ndarray(shape, dtype, self._take(size))
 
-    def _take(self, size: int) -> ndarray[Any, np.dtype[np.uint8]]:
+    def _take(self, size: int) -> Kept:
         """Return a buffer of at least so many bytes."""
         size = 1 << (size - 1).bit_length()
         kept = self._kept.get(size)
         if kept is None:
             if size > KEPT_BYTES or not _HAS_GIL or len(self._kept) >= _KEPT_SIZES:
-                return np.empty(size, np.uint8)
+                return Kept(size, np.uint8)
             kept = self._kept.setdefault(size, deque(maxlen=min(KEPT_BYTES // size, _KEPT_BUFFERS)))
         for _ in range(_TRIES):
             try:
@@ -90,6 +102,6 @@ class Recycler:
             kept.append(buffer)
             if is_free:
                 return buffer
-        buffer = np.empty(size, np.uint8)
+        buffer = Kept(size, np.uint8)
         kept.append(buffer)  # the oldest one falls out where the queue is full
         return buffer

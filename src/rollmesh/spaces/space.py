@@ -34,7 +34,8 @@ from rollmesh.spaces.checks import (
 )
 from rollmesh.spaces.codec import Branch, Codec, DictBranch, TupleBranch, make_codec
 from rollmesh.spaces.discrete import DiscreteLeaf
-from rollmesh.spaces.leaves import LeafCodec, array_leaf, smallest
+from rollmesh.spaces.leaf_codec import LeafCodec
+from rollmesh.spaces.leaves import array_leaf, smallest
 from rollmesh.spaces.nested import GraphLeaf, OneOfLeaf, SequenceLeaf
 from rollmesh.spaces.ragged import TextLeaf
 

@@ -143,7 +143,8 @@ class NativeListener(Listener):
             if self._wrap is not None and sock.family != getattr(socket, "AF_UNIX", None):
                 sock.settimeout(WRAP_S)
                 sock = self._wrap(sock)
-            return NativeConnection(sock, peer_name(sock, self.address), self._options)
+            name, place = peer_name(sock, self.address), f"at {self.address}"
+            return NativeConnection(sock, name, self._options, place=place)
         except BaseException:
             sock.close()
             raise

@@ -30,6 +30,7 @@ from rollmesh.transport.security import peer_of
 from rollmesh.transport.shared_memory import Lease, Ring, Window
 from rollmesh.transport.spin import Spinner
 from rollmesh.transport.stream import Stream, open_stream
+from rollmesh.wire.frame_reading import Plan
 from rollmesh.wire.frames import (
     HEADER_BYTES,
     PAGE_BYTES,
@@ -51,6 +52,8 @@ _DIRECT_BYTES = 16 * 2**10
 """Payloads from this size on are read straight into their buffer."""
 _SLACK_BYTES = 4096
 """How much larger than the last one a payload may be, as texts differ, without more work."""
+_PROMPT_NS = 8_000
+"""A wait that took no longer was none: the next message may be there at once, too."""
 _MOST_DRAINED = 64
 _read_tail = TAIL.unpack_from
 _BYTE = np.dtype(np.uint8)
@@ -65,13 +68,19 @@ class NativeConnection(Connection):
         sock: A connected unix or TCP (or wrapped) socket; the connection owns it from here on.
         address: The other end, for messages.
         options: How to move messages.
+        place: What all connections like this have in common: the listener; the other end if empty.
     """
 
     def __init__(
-        self, sock: socket.socket, address: str, options: ConnectionOptions = DEFAULT_OPTIONS
+        self,
+        sock: socket.socket,
+        address: str,
+        options: ConnectionOptions = DEFAULT_OPTIONS,
+        *,
+        place: str = "",
     ) -> None:
         super().__init__(address, options)
-        self.spinner = Spinner(options.spin, processes=options.processes)
+        self.spinner = Spinner(options.spin, processes=options.processes, place=place or address)
         self._sock = sock
         self.peer = peer_of(sock)
         self._is_unix = sock.family == getattr(socket, "AF_UNIX", None)
@@ -88,10 +97,11 @@ class NativeConnection(Connection):
         self._threshold = options.shared_threshold_bytes
         self._inbox = bytearray(INBOX_BYTES)
         self._view = memoryview(self._inbox)
-        self._start = 0
-        self._end = 0
+        self._start: int = 0
+        self._end: int = 0
         self._expected = 0
         self._is_amid = False
+        self._is_prompt = False
         self._head = bytearray(HEADER_BYTES)
         self._recycler = Recycler()
         self._copy: Callable[[memoryview], Any] = bytearray if options.writable else bytes
@@ -268,7 +278,7 @@ class NativeConnection(Connection):
         buffer: Any = self._buffer(nbytes)
         buffer[:nbytes] = source
         window.free(slot)
-        return (buffer if self.options.writable else memoryview(buffer).toreadonly()), None
+        return self._payload(buffer), None
 
     def _receive_direct(self, expiry: float | None) -> Message:
         """Receive a message whose payload is expected to be about as large as the last one."""
@@ -280,6 +290,11 @@ class NativeConnection(Connection):
         self._is_amid = True
         came = count - HEADER_BYTES
         if came >= 0:
+            plan = self._plans.get(bytes(head[:PREFIX_BYTES]))
+            if plan is not None and not plan.is_shared:
+                size = plan.stop - HEADER_BYTES
+                if max(came, _DIRECT_BYTES) <= size <= room:
+                    return self._finish_planned(plan, buffer, came, expiry)
             header = read_header(head, 0, self.most_bytes)
             inline = header.payload_bytes
             if _DIRECT_BYTES <= inline <= room and not header.flags & SHARED:
@@ -296,6 +311,17 @@ class NativeConnection(Connection):
         while self._end < HEADER_BYTES:
             self._more(expiry)
         return self._receive_rest(read_header(self._inbox, 0, self.most_bytes), expiry)
+
+    def _finish_planned(self, plan: Plan, buffer: Any, have: int, expiry: float | None) -> Message:
+        """Read the rest of a message like one before, section included, into its buffer."""
+        size, nbytes = plan.stop - HEADER_BYTES, plan.nbytes
+        whole = memoryview(buffer)
+        while have < size:
+            have += self._wait_and_read(whole[have:size], expiry, size - have)
+        self._expected = nbytes
+        request_id, spent = _read_tail(self._head, PREFIX_BYTES)
+        section = b"" if size == nbytes else whole[nbytes:size]
+        return plan.read(self._payload(buffer), request_id, spent, section)
 
     def _fill(self, data: bytes | bytearray) -> None:
         """Let the inbox hold this and nothing else."""
@@ -318,8 +344,7 @@ class NativeConnection(Connection):
             self._more(expiry, size)
         section = self._view[self._start : self._start + size]
         self._start += size
-        payload = buffer if self.options.writable else view.toreadonly()
-        return self.framing.decode(header, payload, 0, section)
+        return self.framing.decode(header, self._payload(buffer), 0, section)
 
     # ---------------------------------------------------------------------------- bytes
 
@@ -343,10 +368,17 @@ class NativeConnection(Connection):
         return count
 
     def _wait_first(self, read: Callable[[Any], int], target: Any, expiry: float) -> int:
+        if self._is_prompt:
+            try:
+                return read(target)
+            except BlockingIOError:
+                self._is_prompt = False
         wait, left_s = self._stream.wait, expiry - _clock()
+        begun = _clock_ns()
         while True:
             if not wait(left_s if left_s > 0 else 0.0):
                 raise _Late
+            self._is_prompt = _clock_ns() - begun < _PROMPT_NS
             try:
                 return read(target)
             except BlockingIOError:  # said to be there, and is not
@@ -387,6 +419,11 @@ class NativeConnection(Connection):
         """Return a buffer of at least so many bytes, one used before if nobody holds it."""
         size = -(-nbytes // PAGE_BYTES) * PAGE_BYTES
         return self._recycler.array((size,), _BYTE, size)
+
+    def _payload(self, buffer: Any) -> Any:
+        """Return a buffer that was filled, for leaves that may be written to or not."""
+        buffer.flags.writeable = self.options.writable
+        return buffer
 
     def _wait_and_read(self, target: memoryview, expiry: float | None, least: int = 1) -> int:
         """Read more of a message, which the peer is sending now; at least so much is to come."""

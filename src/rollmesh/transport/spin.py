@@ -6,7 +6,8 @@ better waited for awake. That is only so where a core is free for it, and nobody
 or when its thread was kept from running for a good part of the time: then somebody else wants the
 core, and no other spinner of this process begins meanwhile. The pause is short at first, as the
 first waits of a connection (a handshake, a reset) say little, and doubles each time that spinning
-does not pay after it.
+does not pay after it. The next spinner of the same place goes on where the last one was: runs that
+connect anew every moment do not learn it anew.
 
 It knows no sockets: whoever waits spins for `budget_ns` if `resume_ns` has passed, and then tells
 `note()` how it went.
@@ -36,6 +37,7 @@ _STOLEN_NS = 2_000_000
 """The core is wanted by others when they had it for so long in the first of these times, or less:
 they hold it for milliseconds once they have it."""
 _COARSE_S = 0.001
+_MOST_PLACES = 256
 
 
 def usable_cores() -> int:
@@ -59,10 +61,17 @@ class Spinner:
         processes: How many processes take part in this exchange at once: the two ends, and whatever
             else of ours is busy meanwhile. With more of them than cores it never spins.
         budget_ns: How long one spin may take.
+        place: Who is waited for; what was learnt there is kept for the next one. Empty for nobody
+            in particular.
     """
 
     def __init__(
-        self, mode: Spin = "auto", *, processes: int = 2, budget_ns: int = BUDGET_NS
+        self,
+        mode: Spin = "auto",
+        *,
+        processes: int = 2,
+        budget_ns: int = BUDGET_NS,
+        place: str = "",
     ) -> None:
         self.budget_ns = budget_ns
         self.resume_ns = 0
@@ -72,7 +81,12 @@ class Spinner:
         self._window = _FIRST_WINDOW
         self._pause_ns = _SHORTEST_PAUSE_NS
         if self._is_measured:
-            self.resume_ns, self._pause_ns = _crowd.beginning(time.perf_counter_ns())
+            now_ns = time.perf_counter_ns()
+            self.resume_ns, self._pause_ns = _crowd.beginning(now_ns)
+            resume_ns, pause_ns = _places.get(place, (0, 0))
+            self.resume_ns = max(self.resume_ns, resume_ns)
+            self._pause_ns = max(self._pause_ns, pause_ns)
+        self._place = place
         self._begun_ns = 0
         self._ran_ns = 0
         self._slept_ns = 0
@@ -106,11 +120,21 @@ class Spinner:
             is_poor = self._is_crowded(now_ns)
             if is_poor:
                 _crowd.note(now_ns, self._pause_ns)
-        if is_poor:
+        if not is_poor:
+            _places.pop(self._place, None)
+        else:
             self.resume_ns = now_ns + self._pause_ns
             self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
+            self._remember()
             self._window = _FIRST_WINDOW
             self._begun_ns = 0
+
+    def _remember(self) -> None:
+        """Keep what was learnt for the next spinner of this place."""
+        if self._place:
+            if len(_places) >= _MOST_PLACES:
+                _places.clear()
+            _places[self._place] = self.resume_ns, self._pause_ns
 
     def _is_crowded(self, now_ns: int) -> bool:
         """Return whether others had the core meanwhile; where they did not, look afresh."""
@@ -147,6 +171,8 @@ class _Crowd:
 
 
 _crowd = _Crowd()
+_places: dict[str, tuple[int, int]] = {}
+"""Where spinning did not pay the last time: when to try again, and how long to pause then."""
 
 
 def _can_tell() -> bool:

@@ -21,7 +21,7 @@ from rollmesh.ports import (
     StepReply,
     StepRequest,
 )
-from rollmesh.spaces.codec import Leaves
+from rollmesh.spaces.codec import Given, Leaves
 from rollmesh.wire import sections
 from rollmesh.wire.bound_spaces import Side, Spaces
 from rollmesh.wire.frames import (
@@ -44,6 +44,7 @@ from rollmesh.wire.metadata import decode_map
 
 _MOST_PLANS = 256
 _NO_IDS: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+_NO_LEAVES: Leaves = []
 _STEP, _RESET, _PREDICT = Kind.STEP, Kind.RESET, Kind.PREDICT
 
 
@@ -369,7 +370,10 @@ class FrameReader:
             infos, ended = sections.no_infos(rows), ()
         finals = iter(groups[1:])
         completions = tuple(
-            [sections.read_completion(row, next(finals, []) if row[4] else None) for row in ended]
+            [
+                sections.read_completion(row, next(finals, _NO_LEAVES) if row[4] else None)
+                for row in ended
+            ]
         )
         if sum([row[4] for row in ended]) != len(groups) - 1 and groups[0]:
             raise WireError(f"{len(groups) - 1} final observations for other completions")
@@ -411,7 +415,7 @@ def _predict_request(
         raise WireError(f"{len(episodes)} episodes for {rows} rows")
     return PredictRequest(
         context=AdapterContext(session_id, env_id, request_id),
-        observation=observation,
+        observation=Given(observation),  # it was sent for this call alone
         episode_info=sections.read_episodes(episodes),
         timeout_ms=time,
         execution_horizon=horizon,

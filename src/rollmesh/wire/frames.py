@@ -71,6 +71,8 @@ Buffer: TypeAlias = Any
 _KINDS: tuple[Kind | None, ...] = tuple(
     Kind(number) if number in Kind.__members__.values() else None for number in range(256)
 )
+_Array: TypeAlias = Any
+"""A `numpy.ndarray`; NumPy's stubs lose the types of its views below Python 3.11."""
 _MOST_KNOWN = 64
 _MOST_KNOWN_BYTES = 4096
 """Ragged leaves that were found right are remembered: instructions come again and again."""
@@ -159,6 +161,7 @@ def read_header(buffer: Buffer, offset: int = 0, most_bytes: int | None = None) 
     Raises:
         WireError: These bytes are no header, or it announces more than is allowed.
     """
+    number: int
     (magic, version, number, flags, rows, lane, leaves, slot, payload, section, page, *tail) = (
         _unpack_header(buffer, offset)
     )
@@ -252,17 +255,23 @@ class Layout:
         """
         if len(leaves) != self.count:
             raise WireError(f"expected {self.count} leaves, got {len(leaves)}")
-        total = 0
+        total = self.least_bytes
         for leaf, (_, _, nbytes, step, _) in zip(leaves, self._leaves, strict=True):
             if nbytes is None:
                 if not isinstance(leaf, bytes):
                     raise WireError(f"expected bytes for a ragged leaf, got {type(leaf).__name__}")
-                lengths.append(len(leaf))
-                total += _pad(leaf, len(leaf), padded(len(leaf)), parts)
-                continue
-            if isinstance(leaf, bytes) or leaf.nbytes != nbytes or not leaf.flags.c_contiguous:
+                size = len(leaf)
+                lengths.append(size)
+                pad = -size % _GRAIN
+                total += size + pad
+            elif isinstance(leaf, bytes) or leaf.nbytes != nbytes or not leaf.flags.c_contiguous:
                 raise WireError(f"a leaf is not {nbytes} contiguous bytes for {self._rows} rows")
-            total += _pad(leaf, nbytes, step, parts)
+            else:
+                size, pad = nbytes, step - nbytes
+            if size:
+                parts.append(leaf)
+                if pad:
+                    parts.append(_PADS[pad])
         return total
 
     def join(self, head: bytes, leaves: Leaves, end: bytes = b"") -> bytes | None:
@@ -400,15 +409,6 @@ def padding(nbytes: int) -> bytes:
     return _PADS[-nbytes % _GRAIN]
 
 
-def _pad(leaf: Any, nbytes: int, step: int, parts: list[Any]) -> int:
-    """Append a leaf and what fills it up; return the bytes of both."""
-    if nbytes:
-        parts.append(leaf)
-        if step != nbytes:
-            parts.append(_PADS[step - nbytes])
-    return step
-
-
-def _check_bool(leaf: np.ndarray[Any, np.dtype[Any]]) -> None:
+def _check_bool(leaf: _Array) -> None:
     if int(leaf.view(np.uint8).max()) > 1:
         raise WireError("expected bool bytes 0 or 1")

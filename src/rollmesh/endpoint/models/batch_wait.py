@@ -23,7 +23,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ _SHARED_WEIGHT = 8.0
 """What the shared sample weighs, in think times of an episode's own."""
 _NEVER_WEIGHT = 0.25
 """What it weighs that an episode never asks again."""
+_fmax: Any = np.fmax  # NumPy's stubs leave the arguments of its methods partly unknown
 _RECENT = 128
 """Size of the shared sample."""
 _OF_A_SIZE = 9
@@ -148,17 +149,24 @@ class CostCurve:
 
     def __init__(self) -> None:
         self._sizes: dict[int, deque[tuple[int, int]]] = {}
+        self._points: dict[int, tuple[int, float, float]] = {}
+        """Of each size: how many forwards count, their rows on average, their median time."""
         self._line = (0.0, 0.0)
         self._is_stale = False
 
     def add(self, rows: int, duration_ns: int) -> None:
         """Take a forward into account."""
         shift = max(0, rows.bit_length() - 3)
-        size = rows >> shift
-        seen = self._sizes.get(size << shift)
+        size = (rows >> shift) << shift
+        seen = self._sizes.get(size)
         if seen is None:
-            seen = self._sizes[size << shift] = deque(maxlen=_OF_A_SIZE)
+            seen = self._sizes[size] = deque(maxlen=_OF_A_SIZE)
         seen.append((rows, duration_ns))
+        self._points[size] = (
+            len(seen),
+            sum([rows for rows, _ in seen]) / len(seen),
+            statistics.median([duration for _, duration in seen]),
+        )
         self._is_stale = True
 
     @property
@@ -174,14 +182,7 @@ class CostCurve:
 
     def _fit(self) -> tuple[float, float]:
         """Return the line of least squares, within what can be."""
-        points = [
-            (
-                len(seen),
-                sum([rows for rows, _ in seen]) / len(seen),
-                statistics.median([duration for _, duration in seen]),
-            )
-            for seen in self._sizes.values()
-        ]
+        points = self._points.values()
         total = sum([n for n, _, _ in points])
         x_mean = sum([n * x for n, x, _ in points]) / total
         y_mean = sum([n * y for n, _, y in points]) / total
@@ -359,7 +360,7 @@ class LearnedWait:
 
     def _part_of(self, thinking: NDArray[np.intp], at_ns: int) -> tuple[NDArray[np.intp], float]:
         """Return the clocks that may still ring, or every n-th of them, and that n."""
-        longest = np.fmax.reduce(self._times[thinking], axis=1, initial=0.0)
+        longest = _fmax.reduce(self._times[thinking], axis=1, initial=0.0)
         thinking = thinking[at_ns - self._since[thinking] < longest]
         stride = -(-len(thinking) // _MOST_CLOCKS) or 1
         return thinking[::stride], float(stride)

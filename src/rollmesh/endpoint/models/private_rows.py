@@ -17,7 +17,10 @@ import numpy as np
 from numpy import ndarray
 
 from rollmesh.spaces.codec import Codec, Leaf, Leaves
-from rollmesh.spaces.recycling import KEPT_BYTES, WORTH_BYTES, Recycler, Twinned
+from rollmesh.spaces.recycling import KEPT_BYTES, WORTH_BYTES, Kept, Recycler, Twinned
+
+_plain: Any = ndarray
+"""NumPy's stubs lose the types of views below Python 3.11."""
 
 
 class _Private(Twinned):
@@ -49,10 +52,10 @@ def gather_private(codec: Codec, pairs: Sequence[tuple[Leaves, int]]) -> Leaves:
 
 def _private(leaf: Any) -> Any:
     """Return a leaf whose memory is given away by the first that wants to write into it."""
-    if not isinstance(leaf, ndarray) or leaf.nbytes < WORTH_BYTES:
+    if not isinstance(leaf, _plain) or leaf.nbytes < WORTH_BYTES:
         return leaf
     memory = leaf.base
-    if type(memory) is not ndarray or not memory.flags.writeable:
+    if type(memory) not in (_plain, Kept) or not memory.flags.writeable:
         return leaf  # not ours alone
     # NumPy skips a base whose own base is a plain array
     base = memory.view(_Between).view(_Private)
