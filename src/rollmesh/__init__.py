@@ -7,6 +7,7 @@ It sits above all layers and holds nothing but the list.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -117,8 +118,20 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and flags a nam
 
         value = getattr(import_module(module), name)
         globals()[name] = value
+        _register_envs()
         return value
 
     def __dir__() -> list[str]:
         """List the public names, loaded or not."""
         return sorted({*globals(), *__all__})
+
+
+def _register_envs() -> None:
+    """Have Gymnasium know the ids of served envs, where it is loaded: then that costs nothing."""
+    if hasattr(sys.modules.get("gymnasium"), "register"):
+        from importlib import import_module
+
+        import_module("rollmesh.gymnasium_plugin")
+
+
+_register_envs()

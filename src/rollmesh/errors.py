@@ -180,6 +180,14 @@ class ConnectFailed(TransportError):  # noqa: N818
     """Nobody answered at an address; it may be tried again."""
 
 
+class TlsFailed(ConnectFailed):
+    """Somebody answered, but the two do not agree on TLS; trying again does not help."""
+
+
+class NoPath(ConnectFailed):
+    """The server answered, but has no path of the kind that was asked for."""
+
+
 class ConnectionLost(TransportError):  # noqa: N818
     """The peer closed the connection or died, or this end was shut down."""
 

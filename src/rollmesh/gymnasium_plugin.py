@@ -2,12 +2,14 @@
 
 ```python
 import gymnasium
-import rollmesh.gymnasium_plugin
+import rollmesh
 
 env = gymnasium.make("rollmesh/Remote-v0", address="rollmesh+tcp://sim-host:5000")
 ```
 
-`gymnasium.make("rollmesh.gymnasium_plugin:rollmesh/Remote-v0", address=…)` imports it by itself.
+`import rollmesh`, and the first use of each of its names, import it where Gymnasium is loaded
+already, and never load Gymnasium themselves.
+`gymnasium.make("rollmesh.gymnasium_plugin:rollmesh/Remote-v0", address=…)` works in any order.
 Gymnasium has looked for plugins by itself before 1.0 only. Nothing is loaded before an env is made.
 """
 

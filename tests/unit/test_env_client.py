@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -164,11 +166,30 @@ def test_a_cancel_ends_a_step_under_way():
         until(lambda: server.closed)
 
 
-def test_r16_a_late_step_is_an_operation_timeout():
+def test_r16_a_late_step_is_an_operation_timeout_that_names_the_address():
     with ToyServer(GymEnvPort(Count())) as server:
         server.plan(Kind.STEP, "silent")
-        with pytest.raises(rollmesh.OperationTimeout, match=r"env.step timed out"):
+        with pytest.raises(rollmesh.OperationTimeout, match=r"env.step timed out") as caught:
             rollmesh.evaluate("random", server.address, episodes=1, limits=Limits(env_step_s=0.1))
+    assert server.address in str(caught.value)
+
+
+def test_r16_a_late_lane_names_the_address_of_its_server():
+    class Slow(Count):
+        def step(self, action):
+            threading.Event().wait(0.5)
+            return super().step(action)
+
+    limits = Limits(env_step_s=0.1)
+    late = pytest.raises(rollmesh.OperationTimeout, match=r"env.step timed out")
+    with (
+        EnvServer(Count, "rollmesh+unix://") as quick,
+        EnvServer(Slow, "rollmesh+unix://") as slow,
+        late as caught,
+    ):
+        lanes = [quick.address, slow.address]
+        rollmesh.evaluate("random", lanes, episodes=4, limits=limits)
+    assert slow.address in str(caught.value)
 
 
 # --------------------------------------------------------------------------- arguments

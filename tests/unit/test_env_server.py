@@ -84,6 +84,23 @@ def test_an_episode_over_each_transport(address):
         client.leave()
 
 
+class TooLarge(Counter):
+    """Observes more than a message may hold."""
+
+    def __init__(self):
+        import gymnasium
+
+        super().__init__()
+        self.observation_space = gymnasium.spaces.Box(0, 255, (2**20, 400), np.uint8)
+
+
+@pytest.mark.parametrize("way", ["start", "serve"])
+def test_an_env_that_no_client_could_be_told_of_is_refused_at_the_start(way):
+    server = EnvServer(TooLarge, "mem://too-large")
+    with pytest.raises(InvalidSpec, match=r"TooLarge cannot be served: observation: .* allowed"):
+        getattr(server, way)()
+
+
 def test_several_addresses_serve_the_same_env():
     factory = Made()
     with serving(factory, ADDRESSES) as server:

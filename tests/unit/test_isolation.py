@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import types
 
 import numpy as np
@@ -89,6 +90,25 @@ def test_an_episode_in_another_process():
     env.close(5.0)
     with pytest.raises(EndpointFault, match="gone"):
         env.step(step)
+
+
+class Unhurried(Counter):
+    def step(self, action):
+        threading.Event().wait(0.3)
+        return super().step(action)
+
+
+def test_deadlines_are_kept_by_the_parent_alone_which_kills_where_one_is_over():
+    env = IsolatedEnv(Unhurried, options())
+    try:
+        env.reset(ResetRequest(episode_ids=("e",)))
+        action = [np.zeros(1, np.int64)]
+        reply = env.step(StepRequest(action=action, episode_ids=("e",), timeout_ms=20))
+        assert reply.observation[0].tolist() == [[1, 1, 0, 0]]
+        reply = env.step(StepRequest(action=action, episode_ids=("e",)))
+        assert reply.observation[0].tolist() == [[2, 1, 0, 0]]
+    finally:
+        env.close(5.0)
 
 
 def test_an_env_that_cannot_be_built_there_tells_why():

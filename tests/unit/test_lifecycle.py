@@ -15,7 +15,7 @@ from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.endpoint.servers.lifecycle import Readiness, Signals, notify_systemd
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.endpoint.servers.watchdog import Watchdog, now_ns
-from rollmesh.errors import ConnectionLost, TransportError
+from rollmesh.errors import ConnectionLost, InvalidSpec, TransportError
 from rollmesh.ports import StepReply
 from rollmesh.wire.messages import Kind
 from tests.unit.serving_toys import LIMIT_S, Client, Counter, close_clients, entered, serving
@@ -46,6 +46,42 @@ def test_nobody_at_the_ready_descriptor_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)
     Readiness(writing).ready(["x"])
+
+
+@pytest.mark.parametrize("way", ["serve", "start"])
+def test_a_ready_descriptor_that_is_not_open_is_refused_before_anything_is_built(way):
+    reading, writing = os.pipe()
+    os.close(reading)
+    os.close(writing)
+    server = EnvServer(_never_built, "mem://not-told", ServerOptions(ready_fd=writing))
+    with pytest.raises(InvalidSpec, match=f"ready_fd: {writing} is no open descriptor"):
+        getattr(server, way)()
+
+
+def test_a_ready_file_without_a_folder_is_refused_before_anything_is_built(tmp_path):
+    file = tmp_path / "nowhere" / "ready"
+    server = EnvServer(_never_built, "mem://not-told", ServerOptions(ready_file=file))
+    with pytest.raises(InvalidSpec, match=r"ready_file: the folder .*nowhere does not exist"):
+        server.serve()
+
+
+def _never_built():
+    raise AssertionError
+
+
+def test_an_env_is_closed_at_once_where_the_word_that_it_is_ready_fails(caplog):
+    class Mute(Readiness):
+        def ready(self, addresses):
+            raise OSError("the disk is full")
+
+    env = Counter()
+    options = ServerOptions(close_timeout_s=LIMIT_S, closes_env=True)
+    server = EnvServer(env, "mem://mute", options)
+    server.readiness = Mute()
+    with pytest.raises(OSError, match="the disk is full"):
+        server.serve()
+    assert env.closed
+    assert "close_overdue" not in caplog.text
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])

@@ -173,6 +173,13 @@ def test_p1_a_silent_model_is_given_up_at_the_deadline(server):
     port.release_adapter(release())
 
 
+def test_a_model_that_takes_nobody_in_is_told_from_a_server_that_is_gone(server):
+    server.plan(Kind.RESOLVE, "silent")
+    limits = Limits(model_connect_s=0.3)
+    with pytest.raises(PortTimeout, match=r"at work for another client.*raise limits"):
+        connect_model(server.address, route(), OPTIONS, limits=limits)
+
+
 def test_an_env_server_is_no_model(server):
     server.welcomes = [_refusal()]
     with pytest.raises(rollmesh.ModelFailed, match="serves an env, the client wants a model"):

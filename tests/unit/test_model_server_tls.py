@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import gymnasium
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import trustme
 
 import rollmesh
 from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.probing import probe
 from rollmesh.endpoint.clients.remote_model import RemoteModel
 from rollmesh.endpoint.servers.model_server import ModelServer
 from rollmesh.endpoint.servers.server_options import ServerOptions
@@ -41,6 +44,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
     ca, stranger = trustme.CA(), trustme.CA()
     server, client = ca.issue_cert("127.0.0.1"), ca.issue_cert("client@example.org")
+    unknown = stranger.issue_cert("client@example.org")
     parts = {
         "ca": [ca.cert_pem],
         "stranger": [stranger.cert_pem],
@@ -48,6 +52,8 @@ def files(tmp_path_factory):
         "server_key": [server.private_key_pem],
         "client": client.cert_chain_pems,
         "client_key": [client.private_key_pem],
+        "stranger_client": unknown.cert_chain_pems,
+        "stranger_key": [unknown.private_key_pem],
     }
     for name, blobs in parts.items():
         (folder / f"{name}.pem").write_bytes(b"".join([blob.bytes() for blob in blobs]))
@@ -55,14 +61,19 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(params=["rollmesh+tcp", "tcp"])
-def serve(request, files):
+def scheme(request):
+    return request.param
+
+
+@pytest.fixture
+def serve(scheme, files):
     """Give a function that starts a server of a scheme with TLS and a token."""
     servers = []
 
     def start(**options):
         tls = TlsServer(certificate=files["server"], key=files["server_key"], **options)
         options = ServerOptions(tls=tls, token=SECRET)
-        server = ModelServer(double, f"{request.param}://127.0.0.1:0", options)
+        server = ModelServer(double, f"{scheme}://127.0.0.1:0", options)
         servers.append(server.start())
         return server.address
 
@@ -99,9 +110,51 @@ def test_nobody_gets_in_without_the_token(serve, files, token):
         play(serve(), token=token, tls=TlsClient(ca=files["ca"]))
 
 
-def test_a_certificate_of_another_authority_is_not_believed(serve, files):
-    with pytest.raises(ModelFailed, match="connecting to it failed"):
-        play(serve(), tls=TlsClient(ca=files["stranger"]), limit_s=SHORT_S)
+def refusal(address, tls, limits=None):
+    """Return how connecting ends; by itself only where waiting would not help."""
+    options = client_options(token=SECRET, tls=tls, environ={})
+    model = RemoteModel(address, options=options, limits=limits)
+    with model, pytest.raises(ModelFailed) as caught:
+        model.configure(Env.observation_space, Env.action_space)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ca", "name", "reason"),
+    [
+        ("stranger", None, "self-signed certificate|unable to get local issuer"),
+        (None, None, "self-signed certificate|unable to get local issuer"),
+        ("ca", "elsewhere.test", "Hostname mismatch"),
+    ],
+)
+def test_a_certificate_that_is_not_believed_is_told_at_once(serve, files, ca, name, reason):
+    tls = TlsClient(ca=None if ca is None else files[ca], server_name=name)
+    text = refusal(serve(), tls)
+    assert re.search(f"the server's certificate was refused: ({reason}).*give the CA", text), text
+
+
+def test_a_server_without_tls_is_told_at_once(scheme, files):
+    with ModelServer(double, f"{scheme}://127.0.0.1:0", ServerOptions(token=SECRET)) as server:
+        text = refusal(server.address, TlsClient(ca=files["ca"]))
+    assert "does the server use TLS?" in text
+
+
+@pytest.mark.parametrize("tls", ["none", "no certificate", "a stranger's"])
+def test_a_server_that_wants_tls_or_a_certificate_is_asked_about_it(serve, files, tls):
+    options = {
+        "none": None,
+        "no certificate": TlsClient(ca=files["ca"]),
+        "a stranger's": TlsClient(
+            ca=files["ca"], certificate=files["stranger_client"], key=files["stranger_key"]
+        ),
+    }[tls]
+    address = serve(client_ca=files["ca"])
+    text = refusal(address, options, Limits(model_connect_s=SHORT_S))
+    report = probe(address, client_options(token=SECRET, tls=options, environ={}))
+    wanted = "want TLS" if options is None else "a certificate of ours (tls_client_cert)"
+    assert wanted in text
+    wanted = "TLS (--tls-ca)" if options is None else "a certificate of ours (--tls-client-cert)"
+    assert wanted in report.detail
 
 
 def test_a_client_without_tls_gets_nothing(serve):

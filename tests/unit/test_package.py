@@ -43,6 +43,23 @@ def test_import_loads_no_heavy_library() -> None:
     assert [name for name in HEAVY if name in seen["modules"]] == []
 
 
+def test_the_id_of_served_envs_is_known_where_gymnasium_was_loaded_before() -> None:
+    code = """
+import gymnasium, rollmesh
+print("rollmesh/Remote-v0" in gymnasium.registry)
+"""
+    assert in_fresh_interpreter(code).strip() == "True"
+
+
+def test_the_id_of_served_envs_is_known_from_the_first_name_that_is_used() -> None:
+    code = """
+import rollmesh, gymnasium
+rollmesh.Limits
+print("rollmesh/Remote-v0" in gymnasium.registry)
+"""
+    assert in_fresh_interpreter(code).strip() == "True"
+
+
 def test_naming_everything_public_loads_no_terminal_or_statistics_library() -> None:
     code = """
 import sys, rollmesh

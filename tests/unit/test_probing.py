@@ -206,7 +206,10 @@ def test_somebody_else_there_is_told_with_what_to_look_at(answer: bytes) -> None
         report = look(f"rollmesh+tcp://127.0.0.1:{listener.getsockname()[1]}")
         thread.join(10)
     assert report.health == "refused"
-    assert "is it a rollmesh server, does it want TLS, and is the scheme right" in report.detail
+    assert (
+        "is it a rollmesh server, does it want TLS (--tls-ca), and is the scheme right"
+        in report.detail
+    )
 
 
 def test_a_native_address_that_is_dialled_as_grpc_is_told_with_the_right_scheme() -> None:
@@ -219,5 +222,9 @@ def test_a_native_address_that_is_dialled_as_grpc_is_told_with_the_right_scheme(
 def test_what_is_no_address_or_would_tell_a_secret_is_refused() -> None:
     with pytest.raises(InvalidSpec, match="wants host:port"):
         look("nonsense")
+    with pytest.raises(InvalidSpec, match=r"wants host:port after rollmesh\+tcp://"):
+        look("rollmesh+tcp://sim-host")
+    with pytest.raises(InvalidSpec, match="address: wants a text, got int"):
+        look(5000)
     with pytest.raises(InvalidSpec, match="plain text"):
         look("rollmesh+tcp://10.0.0.1:1", token=SECRET)

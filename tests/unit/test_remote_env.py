@@ -332,11 +332,38 @@ def test_an_env_of_several_lanes_is_refused():
         RemoteEnv(server.address)
 
 
+@pytest.mark.parametrize("address", [None, 5000])
+def test_what_is_no_address_is_refused(address):
+    with pytest.raises(InvalidSpec, match="address: wants a text"):
+        RemoteEnv(address)
+    with pytest.raises(InvalidSpec, match="address: wants a text"):
+        EnvServer(Count, address)
+
+
+def test_what_are_no_options_of_a_server_is_refused():
+    with pytest.raises(InvalidSpec, match="options: wants ServerOptions or None"):
+        EnvServer(Count, mem_address(), {"num_envs": 2})
+
+
+@pytest.mark.filterwarnings("ignore:.*possible render_modes")
 def test_another_render_mode_is_refused():
     with EnvServer(Drawing, mem_address()) as server:
         RemoteEnv(server.address, render_mode="rgb_array").close()
         with pytest.raises(InvalidSpec, match="render_mode: wants 'human'"):
             RemoteEnv(server.address, render_mode="human")
+        with pytest.raises(InvalidSpec, match=r"^render_mode: wants 'ansi'.*environment creator"):
+            gym.make("rollmesh/Remote-v0", address=server.address, render_mode="ansi")
+
+
+@pytest.mark.filterwarnings("ignore:.*possible render_modes")
+def test_who_asks_every_env_for_a_render_mode_may_try_again_without():
+    make_vec_env = pytest.importorskip("stable_baselines3.common.env_util").make_vec_env
+    with EnvServer(Count, mem_address()) as server:
+        envs = make_vec_env(
+            "rollmesh/Remote-v0", n_envs=2, seed=4, env_kwargs={"address": server.address}
+        )
+        assert envs.reset().tolist() == [[0.0, 4.0], [0.0, 5.0]]
+        envs.close()
 
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), "5"])

@@ -529,6 +529,23 @@ def test_half_of_a_pair_is_refused():
         server_tls(client_ca="ca", environ={})
 
 
+@pytest.mark.parametrize(
+    ("text", "is_on"),
+    [("1", True), ("true", True), ("Yes", True), ("", False), ("0", False), ("OFF", False)],
+)
+def test_a_switch_of_the_environment_is_what_it_says(text, is_on):
+    assert (client_tls(environ={"ROLLMESH_TLS": text}) is not None) == is_on
+    options = client_options(environ={"ROLLMESH_INSECURE_PLAINTEXT": text})
+    assert options.insecure_plaintext == is_on
+
+
+def test_a_switch_of_the_environment_that_says_neither_is_refused():
+    with pytest.raises(InvalidSpec, match="ROLLMESH_TLS: wants 1 or 0, got 'maybe'"):
+        client_tls(environ={"ROLLMESH_TLS": "maybe"})
+    with pytest.raises(InvalidSpec, match="ROLLMESH_INSECURE_PLAINTEXT: wants 1 or 0"):
+        client_options(environ={"ROLLMESH_INSECURE_PLAINTEXT": "2"})
+
+
 def test_tls_options_come_from_the_environment_too():
     assert server_tls(environ={}) is None
     assert client_tls(environ={}) is None

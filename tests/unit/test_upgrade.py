@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from rollmesh.errors import ConnectFailed, InvalidSpec
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.env_client import connect_env
+from rollmesh.errors import ConnectFailed, EndpointFault, InvalidSpec
+from rollmesh.limits import Limits
 from rollmesh.transport import upgrade
 from rollmesh.transport.address import parse_address
 from rollmesh.transport.dialing import listen
@@ -94,6 +97,12 @@ def test_the_fastest_path_is_taken_and_another_one_can_be_forced(pair, native):
 
 def test_without_native_addresses_it_stays_grpc(pair):
     assert taken(pair) == ("grpc", "the server names no native address")
+
+
+def test_a_native_path_that_there_cannot_be_is_not_waited_for(pair):
+    address = str(pair.listener.address)
+    with pytest.raises(EndpointFault, match="the server names no native address; leave it at auto"):
+        connect_env(address, client_options(transport="native", environ={}), limits=Limits())
 
 
 def test_a_socket_file_of_another_machine_is_not_even_looked_for(pair, native):

@@ -115,3 +115,13 @@ def test_a_name_service_that_is_not_there_yet_is_waited_for(monkeypatch, impatie
     with pytest.raises(RouteCancelled):
         rollmesh.evaluate("random", address, episodes=1, cancel=impatient.token)
     assert "Temporary failure" in impatient.lines[0]
+
+
+def test_lanes_that_find_no_place_say_what_they_waited_for():
+    options = rollmesh.ServerOptions(max_sessions=1)
+    limits = Limits(env_connect_s=0.5)
+    with (
+        rollmesh.EnvServer("CartPole-v1", "rollmesh+unix://", options) as server,
+        pytest.raises(EnvFailed, match="all its places are taken; we are number 1"),
+    ):
+        rollmesh.evaluate("random", server.address, episodes=2, num_envs=2, limits=limits)

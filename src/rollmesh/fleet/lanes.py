@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -306,7 +306,7 @@ class FleetEnvs:
             host.close(closed)
 
 
-def _wait_for(hub: Hub, begin: Any, timeout_s: float | None) -> Any:
+def _wait_for(hub: Hub, begin: Callable[[Callback], object], timeout_s: float | None) -> Any:
     """Begin something that calls back, and wait for it here.
 
     Raises:
@@ -349,12 +349,16 @@ def _served(
     ]
 
 
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidSpec(name, f"wants a whole number of {least} or more, got {value!r}")
+
+
 def _check(
     setups: Mapping[str, EnvTarget], workers: int, lanes_per_worker: int, addresses: Sequence[str]
 ) -> None:
     for name, value, least in (("workers", workers, 0), ("lanes_per_worker", lanes_per_worker, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidSpec(name, f"wants a whole number of {least} or more, got {value!r}")
+        _check_count(name, value, least)
     if not workers and not addresses:
         raise InvalidSpec("workers", "a fleet wants one worker or address at least")
     if workers and not setups:

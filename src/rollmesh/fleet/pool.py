@@ -344,7 +344,7 @@ class _Watch:
             return
         self._told.add(text)
         _, level, name, message = parts
-        number: Any = logging.getLevelName(level)
+        number: Any = logging.getLevelName(level)  # pyright: ignore[reportDeprecated]
         logging.getLogger(name).log(number if isinstance(number, int) else logging.INFO, message)
 
     def _ended(self, watched: _Watched) -> None:

@@ -47,11 +47,16 @@ class FleetSettings:
             if getattr(self, name) is not None:
                 _check(name, getattr(self, name))
         wait = self.max_wait_s
-        if wait is not None and not (isinstance(wait, (int, float)) and 0 <= wait < float("inf")):
-            raise InvalidSpec("fleet.max_wait_s", f"wants seconds from 0, or None, got {wait!r}")
+        if wait is not None:
+            _check_wait(wait)
         sizes = self.bucket_sizes
         if sizes is not None and (not sizes or min(sizes) < 1 or list(sizes) != sorted(set(sizes))):
             raise InvalidSpec("fleet.bucket_sizes", f"wants ascending ints from 1, got {sizes!r}")
+
+
+def _check_wait(value: object) -> None:
+    if not (isinstance(value, (int, float)) and 0 <= value < float("inf")):
+        raise InvalidSpec("fleet.max_wait_s", f"wants seconds from 0, or None, got {value!r}")
 
 
 def _check(name: str, value: object) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rollmesh.results.stats import DEFAULT_CONFIDENCE, Interval, check_confidence
+from rollmesh.results.stats import DEFAULT_CONFIDENCE, Interval, check_confidence, scipy_stats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +42,7 @@ def mcnemar_p(won: int, lost: int) -> float:
     """
     if won + lost == 0:
         return 1.0
-    from scipy import stats as scipy_stats  # half a second, paid only when used
-
-    return float(scipy_stats.binomtest(won, won + lost).pvalue)
+    return float(scipy_stats().binomtest(won, won + lost).pvalue)
 
 
 def tango_interval(

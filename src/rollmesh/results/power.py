@@ -138,7 +138,8 @@ def mcnemar_power(
         differing: Share of pairs that differ.
         confidence: 1 less the error rate of the test.
     """
-    from scipy.special import bdtr, bdtrc, gammaln, xlogy  # paid only when used
+    # paid only when used
+    from scipy.special import bdtr, bdtrc, gammaln, xlogy  # pyright: ignore[reportMissingTypeStubs]
 
     middle = pairs * differing
     reach = _TAIL_SDS * math.sqrt(pairs * differing * (1 - differing)) + 1
@@ -277,7 +278,7 @@ def smallest_detectable(
 
 def _rejected(seen: np.ndarray, tail: float) -> np.ndarray:
     """Return the largest count of pairs gone one way at which the test rejects; -1 if at none."""
-    from scipy.special import bdtr
+    from scipy.special import bdtr  # pyright: ignore[reportMissingTypeStubs]
 
     z = NormalDist().inv_cdf(1 - tail)
     few = np.maximum(np.floor((seen - z * np.sqrt(seen)) / 2), -1.0)

@@ -10,7 +10,7 @@ import math
 import warnings
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 DEFAULT_CONFIDENCE = 0.95
+
+_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _RESAMPLES = 9999
 _BOOTSTRAP_SEED = 20240229
@@ -133,7 +135,7 @@ def clopper_pearson_interval(
     check_confidence(confidence)
     if n == 0:
         return None
-    from scipy.special import betaincinv  # paid only when used
+    from scipy.special import betaincinv  # pyright: ignore[reportMissingTypeStubs]
 
     tail = (1 - confidence) / 2
     low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
@@ -273,14 +275,14 @@ def cluster_interval(
     resamples = max(199, min(_CLUSTER_RESAMPLES, _MOST_CLUSTER_DRAWS // count))
     found = np.empty(resamples)
     for i in range(resamples):
-        drawn = [clusters[j] for j in rng.integers(count, size=count)]
+        drawn: list[_Array] = [clusters[j] for j in rng.integers(count, size=count)]
         again = [c[rng.integers(c.size, size=c.size)] for c in drawn]
         found[i] = statistic(np.concatenate(again), axis=-1)
     low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(low) * scale, float(high) * scale, confidence, "cluster")
 
 
-def _ordered(groups: Iterable[Sequence[float]]) -> list[np.ndarray]:
+def _ordered(groups: Iterable[Sequence[float]]) -> list[_Array]:
     """Return the groups that have values, sorted inside and by what they hold."""
     arrays = [np.sort(np.asarray(group, dtype=np.float64)) for group in groups]
     return sorted((a for a in arrays if a.size), key=lambda a: (a.size, a.tolist()))
@@ -295,15 +297,14 @@ def _resampled(
     samples: Sequence[np.ndarray], confidence: float, statistic: Callable[..., Any]
 ) -> Interval | None:
     """Return a BCa interval, or the plain percentile one where BCa has no answer."""
-    from scipy import stats as scipy_stats  # half a second, paid only when used
-
+    bootstrap = scipy_stats().bootstrap
     size = sum(sample.size for sample in samples)
     is_large = size > _MOST_RESAMPLED  # a jackknife takes the square of it
     resamples = max(199, min(_RESAMPLES, _RESAMPLES * _MOST_RESAMPLED // size))
     for method in ("percentile",) if is_large else ("BCa", "percentile"):
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # degenerate samples: seen in the NaN they return
-            ci = scipy_stats.bootstrap(
+            ci = bootstrap(
                 tuple(samples),
                 statistic,
                 confidence_level=confidence,
@@ -319,14 +320,19 @@ def _resampled(
 
 def _student_t(strata: Sequence[np.ndarray], confidence: float) -> Interval:
     """Return Student's t interval for the mean of all values, each stratum with its own spread."""
-    from scipy import stats as scipy_stats  # half a second, paid only when used
-
     size = sum(stratum.size for stratum in strata)
     center = float(np.concatenate(strata).mean())
     squares = math.fsum(stratum.size * float(stratum.var(ddof=1)) for stratum in strata)
     error = math.sqrt(squares) / size
-    reach = error * float(scipy_stats.t.ppf(0.5 + confidence / 2, size - len(strata)))
+    reach = error * float(scipy_stats().t.ppf(0.5 + confidence / 2, size - len(strata)))
     return Interval(center - reach, center + reach, confidence, "t")
+
+
+def scipy_stats() -> Any:
+    """Return the module `scipy.stats`, which has no types: half a second, paid only when used."""
+    from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
+
+    return stats
 
 
 def _scaled(interval: Interval, scale: float) -> Interval:

@@ -74,8 +74,8 @@ def arrow() -> tuple[ModuleType, ModuleType]:
         InvalidSpec: They are not installed.
     """
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
+        import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
         raise InvalidSpec(
             "parquet", f"wants pyarrow ({error}); install it with pip install 'rollmesh[parquet]'"

@@ -9,11 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 _MOST_CHANGES = 8
 _MOST_SHOWN = 120
-_ABSENT = object()
+_ABSENT: Any = object()
+
+Json: TypeAlias = "Mapping[str, Any] | list[Any] | str | float | None"
+"""A value read from JSON, or one that can be written as such."""
+_Argument: TypeAlias = (
+    "Mapping[Any, Any] | list[Any] | tuple[Any, ...] | type[Any] | str | float | None"
+)
+"""An argument of a run; an object of any other kind is called by its class, as functions are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +99,7 @@ def written(arguments: Mapping[str, Any] | None) -> dict[str, str]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: _Argument) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Mapping):
@@ -102,7 +109,7 @@ def _plain(value: Any) -> Any:
     return getattr(value, "__qualname__", None) or type(value).__qualname__
 
 
-def _changes(path: str, old: object, new: object) -> Iterator[str]:
+def _changes(path: str, old: Json, new: Json) -> Iterator[str]:
     """Yield one line for each leaf in which two JSON values differ."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for name in {**old, **new}:

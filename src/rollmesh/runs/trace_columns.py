@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence as Values
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -28,6 +28,11 @@ from rollmesh.spaces.space import (
     Text,
     Tuple,
 )
+
+_Ragged: TypeAlias = (
+    "np.ndarray[Any, Any] | np.generic[Any] | dict[str, Any] | list[Any] | tuple[Any, ...] | str"
+)
+"""A value of a space that has no column of its own, or a part of one."""
 
 
 def column_of(name: str, space: Space, values: Values[Any]) -> tuple[Any, Any]:
@@ -61,7 +66,7 @@ def _numbers(name: str, values: Values[Any]) -> tuple[Any, Any]:
     pa, _ = arrow()
     stacked = np.stack([np.asarray(value) for value in values])
     rows, shape = stacked.shape[0], stacked.shape[1:]
-    flat = pa.array(stacked.reshape(-1))
+    flat = pa.array(stacked.ravel())
     if not shape:
         return pa.field(name, flat.type), flat
     size = stacked.size // rows
@@ -79,14 +84,14 @@ def _struct(name: str, parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     return pa.field(name, array.type), array
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: _Ragged) -> Any:
     """Return a value of a ragged space as values that JSON knows."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if hasattr(value, "_asdict"):  # a graph
-        return _plain(value._asdict())
+        return _plain(cast("Any", value)._asdict())
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return value

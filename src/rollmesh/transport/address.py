@@ -89,6 +89,11 @@ class Address:
         return self.host == "localhost" or is_loopback(self.host)
 
 
+def _check_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise InvalidSpec("address", f"wants a text, got {type(text).__name__}")
+
+
 def parse_address(text: str, use: Use = "connect") -> Address:
     """Take an address apart.
 
@@ -99,8 +104,7 @@ def parse_address(text: str, use: Use = "connect") -> Address:
     Raises:
         InvalidSpec: It is no address, or not one for this use; the sentence says what to write.
     """
-    if not isinstance(text, str):
-        raise InvalidSpec("address", f"wants a text, got {type(text).__name__}")
+    _check_text(text)
     if text.isascii() and text.isdigit():
         return _tcp("grpc", f":{text}", text, use)
     if text.startswith("unix:") and not text.startswith("unix://"):
@@ -129,7 +133,13 @@ def parse_address(text: str, use: Use = "connect") -> Address:
 def _tcp(protocol: Protocol, rest: str, text: str, use: Use) -> Address:
     host, colon, port_text = rest.rpartition(":")
     if not colon or not port_text.isascii() or not port_text.isdigit():
-        raise _bad(text, "wants host:port, tcp://host:port, unix://path or another known scheme")
+        if "://" in text:
+            raise _bad(text, f"wants host:port after {text.partition('://')[0]}://")
+        raise _bad(
+            text,
+            "wants host:port or unix:///path (gRPC), rollmesh+tcp://host:port or "
+            "rollmesh+unix:///path (our own frames)",
+        )
     port = int(port_text) if len(port_text) <= len(str(_LAST_PORT)) else _LAST_PORT + 1
     if port > _LAST_PORT or (port == 0 and use == "connect"):
         least = 0 if use == "bind" else 1

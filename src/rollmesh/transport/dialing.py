@@ -36,7 +36,7 @@ def dial(
         ConnectFailed: Nobody answered in time, or the wrapper refused the server.
         InvalidSpec: It is no such address.
     """
-    where = parse_address(address) if isinstance(address, str) else address
+    where = address if isinstance(address, Address) else parse_address(address)
     if where.protocol == "memory":
         connection: Connection = connect_memory(where, options)
     elif where.protocol == "native":
@@ -67,7 +67,7 @@ def listen(
         ListenFailed: It is in use or cannot be bound.
         InvalidSpec: It is no address of these transports.
     """
-    where = parse_address(address, "bind") if isinstance(address, str) else address
+    where = address if isinstance(address, Address) else parse_address(address, "bind")
     if where.protocol == "memory":
         return MemoryListener(where, options)
     if where.protocol == "native":

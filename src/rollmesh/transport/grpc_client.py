@@ -36,6 +36,7 @@ from rollmesh.transport.grpc_common import (
     BoundFraming,
     refusal_of,
     target_of,
+    unreached,
 )
 from rollmesh.transport.grpc_loading import grpc
 from rollmesh.transport.grpc_stream import JoinStream, StreamEnded, StreamLate, open_stream
@@ -58,6 +59,7 @@ from rollmesh.wire.proto_health import write_health_request
 _logger = logging.getLogger(__name__)
 
 Service: TypeAlias = Literal["env", "model"]
+_UnaryCall: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 
 _LARGE_BYTES = 64 * 1024
 """Observations from this size on are large: see `grpc_stream.open_stream`."""
@@ -333,9 +335,8 @@ class GrpcConnection(Connection):
         if self._end_reason is not None or channel is None:
             raise self._lost("closed")
         path = f"/{SERVICES[self._service]}/{method}"
-        call = self._unary = channel.unary_unary(path).future(
-            request, timeout=timeout_s, metadata=self._metadata
-        )
+        ask: _UnaryCall = channel.unary_unary(path)
+        call = self._unary = ask.future(request, timeout=timeout_s, metadata=self._metadata)
         if self._end_reason is not None:  # shut down meanwhile
             call.cancel()
         try:
@@ -354,7 +355,8 @@ class GrpcConnection(Connection):
         if code == "UNIMPLEMENTED":
             refusal = ErrorBody(
                 code="incompatible",
-                message=f"no {self._service} is served there ({details})",
+                message=f"no {self._service} is served there ({details}); check which address "
+                "is which",
                 outcome="not_done",
             )
         return refusal
@@ -444,14 +446,13 @@ def dial_grpc(
         tls: How to talk TLS; None for plain text.
 
     Raises:
-        ConnectFailed: Nobody answered in time.
+        ConnectFailed: Nobody answered in time, or the two do not agree on TLS.
         InvalidSpec: A file of the TLS options cannot be used.
     """
     channel = _channel(address, tls)
     # any answer will do: whoever gives one speaks gRPC
-    call = channel.unary_unary(f"/{HEALTH_SERVICE}/Check").future(
-        write_health_request(), timeout=timeout_s
-    )
+    check: _UnaryCall = channel.unary_unary(f"/{HEALTH_SERVICE}/Check")
+    call = check.future(write_health_request(), timeout=timeout_s)
     try:
         error = call.exception()
     except BaseException:
@@ -462,11 +463,8 @@ def dial_grpc(
         return GrpcConnection(str(address), channel, options)
     channel.close()
     if code == "DEADLINE_EXCEEDED":
-        failure = f"no answer within {timeout_s:g} s"
-    else:
-        hint = "does it use TLS?" if tls is not None else "does it want TLS?"
-        failure = f"{call.details()}; is the server running, does it speak gRPC, {hint}"
-    raise ConnectFailed(str(address), failure) from error
+        raise ConnectFailed(str(address), f"no answer within {timeout_s:g} s") from error
+    raise unreached(str(address), call.details(), with_tls=tls is not None) from error
 
 
 def _channel(address: Address, tls: TlsClient | None) -> grpc.Channel:

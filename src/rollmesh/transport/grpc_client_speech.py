@@ -275,7 +275,7 @@ def _make_writable(body: Any) -> None:
 
 def _own(leaves: Leaves) -> Leaves:
     return [
-        leaf.copy() if isinstance(leaf, np.ndarray) and not leaf.flags.writeable else leaf
+        leaf if not isinstance(leaf, np.ndarray) or leaf.flags.writeable else leaf.copy()  # pyright: ignore[reportUnknownMemberType]
         for leaf in leaves
     ]
 

@@ -12,14 +12,17 @@ Knows no sessions. Importing this module imports grpc; `import rollmesh` does no
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from rollmesh.errors import ConnectFailed, TlsFailed
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.ports import EnvContract
 from rollmesh.spaces.codec import Codec
 from rollmesh.spaces.space import Space
 from rollmesh.transport.address import Address
 from rollmesh.transport.grpc_loading import grpc
+from rollmesh.transport.tls import certificate_refused
 from rollmesh.wire.framing import Framing
 from rollmesh.wire.messages import ErrorBody
 from rollmesh.wire.metadata import Report
@@ -80,6 +83,10 @@ _CODE_OF = {
     "UNIMPLEMENTED": "incompatible",
     "INVALID_ARGUMENT": "invalid_request",
 }
+_NOT_BELIEVED = re.compile(r"CERTIFICATE_VERIFY_FAILED: ([^:;]+)")
+_OTHER_NAME = "Hostname Verification Check failed"
+_NO_TLS = "WRONG_VERSION_NUMBER"
+_HUNG_UP = "Secure read failed"
 _UNREACHED = frozenset({"UNAVAILABLE", "CANCELLED", "UNKNOWN", "INTERNAL", "ABORTED"})
 
 
@@ -103,6 +110,29 @@ def refusal_of(code: str, details: str, named: str = "") -> ErrorBody | None:
     return ErrorBody(
         code=_CODE_OF.get(code, "internal"), message=f"{code}: {details}", outcome="not_done"
     )
+
+
+def unreached(address: str, details: str, *, with_tls: bool) -> ConnectFailed:
+    """Return why there was no way to a server, in words that do not leave TLS to guessing.
+
+    Args:
+        address: Where it was looked for.
+        details: What the library says.
+        with_tls: Whether it was asked in TLS.
+    """
+    refused = _NOT_BELIEVED.search(details)
+    if refused is not None or _OTHER_NAME in details:
+        reason = "Hostname mismatch" if refused is None else refused[1].strip()
+        return TlsFailed(address, certificate_refused(reason))
+    if with_tls and _NO_TLS in details:
+        return TlsFailed(address, "what answers there is no TLS; does the server use TLS?")
+    if not with_tls:
+        hint = "does it want TLS?"
+    elif _HUNG_UP in details:
+        hint = "does it want a certificate of ours (tls_client_cert), from a CA that it believes?"
+    else:
+        hint = "does it use TLS?"
+    return ConnectFailed(address, f"{details}; is the server running, does it speak gRPC, {hint}")
 
 
 def target_of(address: Address) -> str:

@@ -116,7 +116,7 @@ class PlainEngine(grpc.GenericRpcHandler):
         self._server.stop(grace_s)
         self._workers.shutdown(wait=False)
 
-    def service(self, handler_call_details: Any) -> Any:
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         """Return what handles a call; see `grpc.GenericRpcHandler`."""
         path = handler_call_details.method
         begin = self._methods.find_stream(path)
@@ -177,7 +177,7 @@ class DirectEngine:
     """
 
     def __init__(self, methods: Methods, settings: Settings) -> None:
-        from grpc._cython import cygrpc
+        from grpc._cython import cygrpc  # pyright: ignore[reportMissingTypeStubs]
 
         self._operations: Any = cygrpc
         self._methods = methods

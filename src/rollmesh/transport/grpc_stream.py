@@ -192,7 +192,7 @@ class DirectStream(JoinStream):
 
     def __init__(self, channel: Any, method: str, metadata: Metadata) -> None:
         super().__init__()
-        from grpc._cython import cygrpc
+        from grpc._cython import cygrpc  # pyright: ignore[reportMissingTypeStubs]
 
         self._send_operation = cygrpc.SendMessageOperation
         self._half_close = cygrpc.SendCloseFromClientOperation(0)

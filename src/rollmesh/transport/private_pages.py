@@ -58,7 +58,7 @@ class PrivatePages:
             self.mapping.madvise(_POPULATE_READ)
         self._where = address_of(ndarray((nbytes,), np.uint8, self.mapping)) // _PAGE * 8
         self._entries = np.empty(-(-nbytes // _PAGE), _ENTRY)
-        self._tops = self._entries.view(np.uint8)[_TOP::8]
+        self._tops = np.frombuffer(self._entries, np.uint8)[_TOP::8]
         _all.add(self)
 
     def clean(self, pagemap: Pagemap) -> bool:
@@ -75,7 +75,7 @@ class PrivatePages:
     def keep(self) -> None:
         """Copy every page, so that nothing of it changes with the file."""
         firsts = ndarray((len(self.mapping),), np.uint8, self.mapping)[::_PAGE]
-        firsts[...] = firsts.copy()
+        firsts[...] = np.array(firsts)
 
 
 class Pagemap:

@@ -41,6 +41,7 @@ from rollmesh.transport.tls import (
     client_tls,
     client_wrap,
     read_file,
+    read_switch,
     server_tls,
     server_wrap,
 )
@@ -58,6 +59,7 @@ __all__ = (
     "load_token",
     "peer_of",
     "peer_of_grpc",
+    "read_switch",
     "server_tls",
     "server_wrap",
 )
@@ -97,8 +99,7 @@ class Token:
     __slots__ = ("_digest", "_secret")
 
     def __init__(self, secret: str, *, side: Side = "server", source: str = "token") -> None:
-        if not isinstance(secret, str):
-            raise InvalidSpec(source, f"wants a text, got {type(secret).__name__}")
+        _check_text(secret, source)
         if not secret:
             raise InvalidSpec(source, f"an empty token protects nothing; {_MAKE_ONE}")
         least = "!" if side == "server" else " "
@@ -189,6 +190,11 @@ def _token_from_file(file: PathLike, side: Side, source: str) -> Token:
     if with_others:
         _logger.warning("token_file_open path=%s detail=other users may use it; chmod 600 it", path)
     return Token(text.removesuffix("\n").removesuffix("\r"), side=side, source=f"{source} {path}")
+
+
+def _check_text(secret: object, source: str) -> None:
+    if not isinstance(secret, str):
+        raise InvalidSpec(source, f"wants a text, got {type(secret).__name__}")
 
 
 def _digest(text: str) -> bytes:

@@ -22,6 +22,10 @@ from rollmesh.transport.stream import Wrap
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
 _MOST_FILE_BYTES = 2**20
+_SWITCHES = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("", "0", "false", "no", "off"), False),
+}
 _HANDSHAKE = b"\x16"
 """First byte of every TLS connection."""
 
@@ -184,17 +188,29 @@ def client_tls(
         environ: The process's environment if left out.
 
     Raises:
-        InvalidSpec: Some of it is missing.
+        InvalidSpec: Some of it is missing, or `ROLLMESH_TLS` is neither on nor off.
     """
     variables = os.environ if environ is None else environ
     ca = ca or variables.get("ROLLMESH_TLS_CA") or None
     certificate = certificate or variables.get("ROLLMESH_TLS_CLIENT_CERT") or None
     key = key or variables.get("ROLLMESH_TLS_CLIENT_KEY") or None
     server_name = server_name or variables.get("ROLLMESH_TLS_SERVER_NAME") or None
-    is_on = is_on or variables.get("ROLLMESH_TLS", "") not in ("", "0")
+    is_on = is_on or read_switch("ROLLMESH_TLS", variables)
     if not is_on and ca is None and certificate is None and key is None and server_name is None:
         return None
     return TlsClient(ca=ca, certificate=certificate, key=key, server_name=server_name)
+
+
+def read_switch(name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a variable of the environment switches something on.
+
+    Raises:
+        InvalidSpec: It says neither yes nor no.
+    """
+    text = environ.get(name, "").strip().lower()
+    if text not in _SWITCHES:
+        raise InvalidSpec(name, f"wants 1 or 0, got {text[:40]!r}")
+    return _SWITCHES[text]
 
 
 def server_wrap(tls: TlsServer | None) -> Wrap | None:
@@ -236,14 +252,24 @@ def client_wrap(tls: TlsClient | None, host: str) -> Wrap | None:
         try:
             return context.wrap_socket(sock, server_hostname=name)
         except ssl.SSLCertVerificationError as error:
-            raise OSError(
-                f"the server's certificate was refused: {error.verify_message}; "
-                "give the CA that issued it, or the server name it is for"
-            ) from error
+            raise OSError(certificate_refused(error.verify_message)) from error
         except ssl.SSLError as error:
             raise OSError(f"{error.reason or error}; does the server use TLS?") from error
 
     return wrap
+
+
+def certificate_refused(reason: str) -> str:
+    """Return the sentence for a server's certificate that a client does not believe.
+
+    Args:
+        reason: What the TLS library says.
+    """
+    if "expired" in reason or "not yet valid" in reason:
+        cure = "have it renewed, and look at the clock of this machine"
+    else:
+        cure = "give the CA that issued it, or the server name it is for"
+    return f"the server's certificate was refused: {reason}; {cure}"
 
 
 def _context(protocol: int) -> ssl.SSLContext:

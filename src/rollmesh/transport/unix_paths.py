@@ -20,7 +20,7 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from rollmesh.errors import InvalidSpec, ListenFailed
@@ -168,7 +168,7 @@ def _sweep(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Generator[None, None, None]:
     """Hold the lock of a folder; without one where the folder cannot be opened."""
     import fcntl
 

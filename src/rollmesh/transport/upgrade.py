@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from rollmesh.errors import (
     ConnectFailed,
     InvalidSpec,
+    NoPath,
     TransportError,
     TransportTimeout,
     WireError,
@@ -53,6 +54,7 @@ UNIX_FACT = "rollmesh.native.unix"
 TCP_FACT = "rollmesh.native.tcp"
 _ANY_HOST = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - nothing is bound here
 _NATIVE_S = 2.0
+_NONE_NAMED = "the server names no native address"
 """How long one native address is tried before the next."""
 
 
@@ -115,7 +117,8 @@ def choose_path(
         timeout_s: How long it may take altogether.
 
     Raises:
-        ConnectFailed: Nobody answered in time, or not over the path that was forced.
+        ConnectFailed: Nobody answered in time, or not over the path that was forced; `NoPath`
+            where there is no such path.
         InvalidSpec: The transport and the address contradict each other.
     """
     if address.protocol != "grpc":
@@ -145,7 +148,8 @@ def choose_path(
         return native
     if transport == "native":
         grpc.close()
-        raise ConnectFailed(str(address), f"no native path to the server: {reason}")
+        kind = NoPath if reason is _NONE_NAMED else ConnectFailed
+        raise kind(str(address), f"no native path to the server: {reason}")
     return _path(grpc, address, reason)
 
 
@@ -164,7 +168,7 @@ def _native(
     said = grpc.describe(service, token=secret, timeout_s=max(0.001, expiry - time.monotonic()))
     facts: Mapping[str, str] = getattr(getattr(said, "peer", None), "extra", {})
     if UNIX_FACT not in facts and TCP_FACT not in facts:
-        return None, "the server names no native address"
+        return None, _NONE_NAMED
     reasons: list[str] = []
     for candidate, why in _candidates(facts, address):
         if isinstance(candidate, str):

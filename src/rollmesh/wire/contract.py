@@ -43,12 +43,18 @@ MOST_SPACES = 2**14
 
 _MOST_NUMBER_BYTES = 64
 _SURROGATES = "surrogatepass"
-_DTYPES = {
-    dtype.name: dtype
-    for dtype in map(np.dtype, ("?", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8"))
-} | {dtype.name: dtype for dtype in map(np.dtype, ("<f2", "<f4", "<f8"))}
+_CODES = ("?", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8")
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+_Dtype: TypeAlias = Any
+"""A `numpy.dtype`; NumPy's stubs lose the types of its texts below Python 3.11."""
+
+
+def _name(dtype: _Dtype) -> str:
+    return dtype.name
+
+
+_DTYPES: dict[str, np.dtype[Any]] = {_name(dtype): dtype for dtype in map(np.dtype, _CODES)}
 
 
 class _Contract(msgspec.Struct, frozen=True, array_like=True):
@@ -201,13 +207,16 @@ def _encode(space: Space) -> msgspec.Raw:
 
 def _bounds(array: _Array) -> bytes:
     """Return one number where all are the same, else all of them."""
-    if array.size and (not any(array.strides) or bool(np.all(array == array.flat[0]))):
-        return array.flat[0].tobytes()
+    if array.size:
+        first = array[(0,) * array.ndim]
+        if not any(array.strides) or bool(np.all(array == first)):
+            return first.tobytes()
     return array.tobytes()
 
 
 def _write_multi(space: MultiDiscrete) -> _MultiDiscrete:
-    return _MultiDiscrete(space.shape, space.dtype.name, space.nvec.tobytes(), _bounds(space.start))
+    start = _bounds(space.start)
+    return _MultiDiscrete(space.shape, _name(space.dtype), space.nvec.tobytes(), start)
 
 
 def _write_text(space: Text) -> _Text:

@@ -79,7 +79,7 @@ class FrameWriter:
 
         None asks for `encode`, which says what is wrong where something is.
         """
-        body = message.body
+        body: object = message.body
         write = self._quick.get(type(body))
         if write is None:
             return None
@@ -187,6 +187,7 @@ class FrameWriter:
         Raises:
             WireError: The message has no form on the wire. Nothing was remembered of it.
         """
+        body: object
         kind, body = message.kind, message.body
         write = _WRITE.get(type(body))
         if write is not None:

@@ -33,6 +33,15 @@ __all__ = ["Report", "decode_map", "encode_map"]
 Report: TypeAlias = Callable[[str, str], None]
 """Takes the path (`info['camera']['pose']`) and a sentence about it."""
 
+_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+_Container: TypeAlias = (
+    "Mapping[Any, Any] | list[Any] | tuple[Any, ...] | set[Any] | frozenset[Any]"
+)
+_Value: TypeAlias = "_Container | enum.Enum | _Array | np.generic[Any] | str | complex | None"
+"""What has a form of its own; any other object is told from these, and refused."""
+_Dtype: TypeAlias = Any
+"""A `numpy.dtype`; NumPy's stubs lose the types of its texts below Python 3.11."""
+
 _U32 = struct.Struct("<I").pack
 _INT = struct.Struct("<cq").pack
 _FLOAT = struct.Struct("<cd").pack
@@ -90,7 +99,7 @@ class _Writer:
         if self._report is not None:
             self._report(path, why)
 
-    def mapping(self, values: Mapping[Any, Any], depth: int, path: str) -> None:
+    def mapping(self, values: Mapping[Any, object], depth: int, path: str) -> None:
         """Write a map; keys that cannot be written are left out with their values."""
         if len(values) > SIZE_LIMITS.keys:
             raise _TooMuch(f"more than {SIZE_LIMITS.keys} keys")
@@ -141,7 +150,7 @@ class _Writer:
             return False
         return True
 
-    def _any(self, value: Any, depth: int, path: str, key: Any) -> None:
+    def _any(self, value: _Value, depth: int, path: str, key: Any) -> None:
         kind = type(value)
         write = _WRITE.get(kind)
         if write is not None:
@@ -159,7 +168,7 @@ class _Writer:
         else:
             raise _TooMuch(f"{kind.__module__}.{kind.__qualname__} has no form on the wire")
 
-    def _container(self, value: Any, depth: int, path: str) -> None:
+    def _container(self, value: _Container, depth: int, path: str) -> None:
         if isinstance(value, Mapping):
             self.mapping(value, depth, path)
             return
@@ -183,12 +192,13 @@ class _Writer:
         _names(self.out, type(value), [value.name or ""])
         self._any(value.value, depth + 1, path, key)
 
-    def _scalar(self, value: np.generic) -> None:
+    def _scalar(self, value: Any) -> None:
+        """Write a `numpy.generic`."""
         self.out.append(b"g")
         _dtype(self.out, value.dtype)
         self.out.append(value.tobytes())
 
-    def _array(self, array: np.ndarray[Any, np.dtype[Any]], depth: int, path: str) -> None:
+    def _array(self, array: _Array, depth: int, path: str) -> None:
         if array.ndim > SIZE_LIMITS.dims:
             raise _TooMuch(f"more than {SIZE_LIMITS.dims} dimensions")
         if isinstance(array, np.ma.MaskedArray):
@@ -202,7 +212,7 @@ class _Writer:
                 raise _TooMuch(f"nested deeper than {SIZE_LIMITS.nesting} levels")
             self.out.append(b"O")
             _shape(self.out, array.shape)
-            for index, item in enumerate(array.flat):
+            for index, item in enumerate(array.ravel()):
                 self.value(item, depth + 1, path, index)
             return
         self.out.append(b"n")
@@ -289,7 +299,7 @@ def _time(out: list[bytes], value: dt.time) -> None:
     _offset(out, value.utcoffset(), value.tzname())
 
 
-def _dtype(out: list[bytes], dtype: np.dtype[Any]) -> None:
+def _dtype(out: list[bytes], dtype: _Dtype) -> None:
     """Write a dtype: `1` and its name, or `2`, size and fields, or `3`, a base and a shape."""
     if dtype.hasobject or dtype.kind not in FLAT_KINDS:
         raise _TooMuch(f"dtype {dtype} has no form on the wire")
@@ -325,7 +335,7 @@ def _names(out: list[bytes], kind: type, names: Any) -> None:
         _text(out, str(name))
 
 
-_WRITE: dict[type, Callable[[list[bytes], Any], None]] = {
+_WRITE: dict[type[Any], Callable[[list[bytes], Any], None]] = {
     type(None): _none,
     bool: _bool,
     int: _int,
@@ -343,8 +353,8 @@ _WRITE: dict[type, Callable[[list[bytes], Any], None]] = {
 """How values of exactly these types are written; they hold nothing else."""
 
 
-def _numpy_scalar(code: str) -> Callable[[list[bytes], Any], None]:
-    name = np.dtype(code).str.encode()
+def _numpy_scalar(dtype: _Dtype) -> Callable[[list[bytes], Any], None]:
+    name = dtype.str.encode()
     head = b"g1" + bytes((len(name),)) + name
 
     def write(out: list[bytes], value: Any) -> None:
@@ -353,7 +363,7 @@ def _numpy_scalar(code: str) -> Callable[[list[bytes], Any], None]:
     return write
 
 
-_WRITE |= {np.dtype(code).type: _numpy_scalar(code) for code in "?bhilqBHILQefdgFDG"}
+_WRITE.update({dtype.type: _numpy_scalar(dtype) for dtype in map(np.dtype, "?bhilqBHILQefdgFDG")})
 
 _KEYS: dict[str, bytes] = {}
 """Keys seen before, as they are written; infos repeat theirs."""

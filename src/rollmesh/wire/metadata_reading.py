@@ -14,7 +14,7 @@ import re
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -23,6 +23,13 @@ from rollmesh.limits import SIZE_LIMITS
 
 FLAT_KINDS = "?biufcmMSUV"
 """Kinds of dtypes whose elements are plain bytes."""
+
+_Array: TypeAlias = Any
+"""A `numpy.ndarray`; NumPy's stubs lose the types of its copies and views below Python 3.11."""
+_new_array: Callable[..., _Array] = np.ndarray
+_new_tuple: Callable[[Any, list[Any] | tuple[Any, ...]], Any] = cast(
+    "type[tuple[Any, ...]]", tuple
+).__new__
 
 _U32 = struct.Struct("<I").unpack_from
 _INT = struct.Struct("<q").unpack_from
@@ -227,7 +234,7 @@ def _read_scalar(reader: _Reader) -> Any:
         return np.float64(_FLOAT(data, pos + 5)[0])
     dtype = _read_dtype(reader, 0)
     body = reader.take(dtype.itemsize)
-    value = np.ndarray((), dtype, body)
+    value = _new_array((), dtype, body)
     if dtype.kind in "bUV":
         _check_content(value)
         return value.copy()[()]  # a structured scalar would be a view
@@ -241,7 +248,7 @@ def _read_array(reader: _Reader) -> Any:
     if not dtype.itemsize and size > SIZE_LIMITS.rows:
         raise WireError(f"metadata: {size} elements of no size are over the limit")
     start = reader.skip(size * dtype.itemsize)
-    array = np.ndarray(shape, dtype, reader.data, start).copy()
+    array = _new_array(shape, dtype, reader.data, start).copy()
     if dtype.kind in "bUV":
         _check_content(array)
     return array
@@ -304,7 +311,7 @@ def _read_shape(reader: _Reader) -> tuple[int, ...]:
     return shape
 
 
-def _check_content(array: np.ndarray[Any, np.dtype[Any]]) -> None:
+def _check_content(array: _Array) -> None:
     """Refuse elements that NumPy itself could not have made."""
     dtype = array.dtype
     if dtype.names is not None:
@@ -314,7 +321,7 @@ def _check_content(array: np.ndarray[Any, np.dtype[Any]]) -> None:
         if int(array.view(np.uint8).max()) > 1:
             raise WireError("metadata: expected bool bytes 0 or 1")
     elif array.size and dtype.kind == "U" and dtype.itemsize:
-        words = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(dtype.byteorder))
+        words = np.frombuffer(array.tobytes(), np.dtype(f"{dtype.byteorder}u4"))
         if int(words.max()) > _LAST_CODE_POINT:
             raise WireError("metadata: no Unicode text")
 
@@ -341,14 +348,14 @@ def _read_object_array(reader: _Reader, depth: int) -> Any:
     if size > reader.end - reader.pos:
         raise WireError(f"metadata: an array of {size} announced, too few bytes left")
     array = np.empty(shape, object)
-    flat = array.reshape(-1)
+    flat = array.ravel()
     for index in range(size):
         flat[index] = reader.value(depth + 1)
     return array
 
 
 def _read_masked(reader: _Reader) -> Any:
-    arrays = []
+    arrays: list[_Array] = []
     for _ in range(2):
         if reader.take(1)[0] != _ARRAY:
             raise WireError("metadata: expected an array")
@@ -399,35 +406,33 @@ def _read_named_tuple(reader: _Reader, depth: int) -> Any:
         and kind.__dict__.get("_fields") == tuple(names)
         and len(names) == len(items)
     ):
-        return tuple.__new__(kind, items)
+        return _new_tuple(kind, items)
     return items
 
 
 _MAP, _TEXT, _NONE, _ZONE, _SPAN, _ARRAY, _TUPLE = b"msNzhnt"
 
-_READ: dict[int, Callable[[_Reader], Any]] = {
-    ord(tag): read
-    for tag, read in {
-        "N": lambda _: None,
-        "T": lambda _: True,
-        "F": lambda _: False,
-        "E": lambda _: Ellipsis,
-        "i": _read_int,
-        "I": _read_big,
-        "d": _read_float,
-        "c": _read_complex,
-        "s": _Reader.text,
-        "b": _read_bytes,
-        "a": _read_date,
-        "h": _read_delta,
-        "z": _read_zone,
-        "D": _read_date_time,
-        "o": _read_time,
-        "g": _read_scalar,
-        "n": _read_array,
-        "M": _read_masked,
-    }.items()
+_FLAT: dict[str, Callable[[_Reader], Any]] = {
+    "N": lambda _: None,
+    "T": lambda _: True,
+    "F": lambda _: False,
+    "E": lambda _: Ellipsis,
+    "i": _read_int,
+    "I": _read_big,
+    "d": _read_float,
+    "c": _read_complex,
+    "s": _Reader.text,
+    "b": _read_bytes,
+    "a": _read_date,
+    "h": _read_delta,
+    "z": _read_zone,
+    "D": _read_date_time,
+    "o": _read_time,
+    "g": _read_scalar,
+    "n": _read_array,
+    "M": _read_masked,
 }
+_READ = {ord(tag): read for tag, read in _FLAT.items()}
 """Values that hold no others."""
 
 _NESTED: dict[int, Callable[[_Reader, int], Any]] = {

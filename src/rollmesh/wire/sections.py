@@ -220,7 +220,7 @@ _BODY_READERS: dict[type[Any], Callable[[bytes | memoryview], Any]] = {
 }
 
 
-def write_body(body: Any, report: Report | None) -> bytes:
+def write_body(body: object, report: Report | None) -> bytes:
     """Return the section of a body that is nothing but a section.
 
     Raises:
@@ -231,12 +231,12 @@ def write_body(body: Any, report: Report | None) -> bytes:
     kind = type(body)
     if kind in _BODY_READERS:
         return encode_section(body)
-    if kind is RenderReply:
+    if isinstance(body, RenderReply):
         return encode_section((encode_map({"frame": body.frame}, report, "render"),))
-    if kind is ResetAdapterRequest or kind is ReleaseAdapterRequest:
+    if isinstance(body, (ResetAdapterRequest, ReleaseAdapterRequest)):
         context = body.context
         head = (context.session_id, context.env_id, context.request_id)
-        if kind is ResetAdapterRequest:
+        if isinstance(body, ResetAdapterRequest):
             return encode_section((*head, body.episode_ids))
         return encode_section((*head, body.reason, body.timeout_s))
     raise WireError(f"{kind.__name__} is no body of a message")

@@ -17,7 +17,7 @@ import queue
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -28,6 +28,8 @@ from rollmesh.errors import (
     ConnectionLost,
     EndpointFault,
     InvalidSpec,
+    NoPath,
+    TlsFailed,
     TransportTimeout,
     WireError,
 )
@@ -133,14 +135,17 @@ class Door:
         begun = time.monotonic()
         expiry = None if timeout_s is None else begun + timeout_s
         pause_s = _FIRST_PAUSE_S
+        known: _NotNow | None = None
         with contextlib.ExitStack() as stack:
             while True:
                 try:
                     return self._attempt(session_id, expiry)
                 except _NotNow as failure:
                     now = time.monotonic()
+                    is_cut = failure.may_be_cut and expiry is not None and now >= expiry
+                    known = known if known is not None and is_cut else failure
                     if expiry is not None and now + pause_s >= expiry:
-                        raise self._given_up(failure, now - begun) from failure.__cause__
+                        raise self._given_up(known, now - begun) from known.__cause__
                     if pause_s == _FIRST_PAUSE_S:
                         self._check_host()
                         stack.enter_context(self._telling(failure, expiry))
@@ -175,7 +180,7 @@ class Door:
                 ) from error
 
     @contextlib.contextmanager
-    def _telling(self, failure: _NotNow, expiry: float | None) -> Iterator[None]:
+    def _telling(self, failure: _NotNow, expiry: float | None) -> Generator[None, None, None]:
         """Say what is waited for, once where many lanes wait for the same server."""
         key = str(self.address)
         is_first = key not in _waited_for
@@ -205,10 +210,12 @@ class Door:
                 tls=self.options.tls,
                 timeout_s=_left(expiry, _ATTEMPT_S) or _ATTEMPT_S,
             ).connection
+        except NoPath as error:
+            raise self._refused("transport is native", f"{error}; leave it at auto") from error
         except ConnectFailed as error:
             if _is_about_tls(error):
                 raise self._refused("the TLS handshake failed", str(error)) from error
-            raise _NotNow(str(error)) from error
+            raise _NotNow(str(error), may_be_cut=True) from error
         self._dialled = connection
         try:
             welcome = self._greet(connection, session_id, expiry)
@@ -239,7 +246,8 @@ class Door:
             self._check_interrupt()
             raise _NotNow(
                 f"somebody accepts connections at {self.address} but gives no welcome ({error}); "
-                "is it a rollmesh server, has it stopped, and does it want TLS?"
+                f"is it a rollmesh server, has it stopped, and does it want {self._may_miss}?",
+                may_be_cut=isinstance(error, TransportTimeout),
             ) from error
         except WireError as error:
             raise self._refused(
@@ -289,6 +297,13 @@ class Door:
             f"it refused us ({body.code})", body.message + hints.get(body.code, ""), body.code
         )
 
+    @property
+    def _may_miss(self) -> str:
+        """What a server that hangs up may have missed of us."""
+        if self.options.tls is None:
+            return "TLS"
+        return "a certificate of ours (tls_client_cert), from a CA that it believes"
+
     def _refused(self, what: str, detail: str, code: str = "refused") -> EndpointFault:
         return ConnectRefused(
             f"connecting to the {self.service} at {self.address}: {what}: {detail}", code=code
@@ -316,11 +331,18 @@ class Door:
 
 
 class _NotNow(Exception):  # noqa: N818 - never leaves this module
-    """An attempt failed in a way that another one may not."""
+    """An attempt failed in a way that another one may not.
 
-    def __init__(self, detail: str) -> None:
+    Attributes:
+        detail: What happened.
+        may_be_cut: Whether the end of the time may be all that happened: an attempt that began
+            just before it hides what the ones before had found out.
+    """
+
+    def __init__(self, detail: str, *, may_be_cut: bool = False) -> None:
         super().__init__(detail)
         self.detail = detail
+        self.may_be_cut = may_be_cut
 
 
 def _left(expiry: float | None, most_s: float) -> float | None:
@@ -341,7 +363,7 @@ def _who_we_are() -> dict[str, str]:
 def _is_about_tls(error: BaseException) -> bool:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, ssl.SSLError):
+        if isinstance(cause, (TlsFailed, ssl.SSLError)):
             return True
         cause = cause.__cause__
     return False

@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from rollmesh.errors import InvalidSpec
 from rollmesh.limits import check_duration
 from rollmesh.transport.connection import ConnectionOptions
-from rollmesh.transport.security import TlsClient, Token, client_tls, load_token
+from rollmesh.transport.security import TlsClient, Token, client_tls, load_token, read_switch
 
 Transport: TypeAlias = Literal["auto", "native", "grpc"]
 """`auto` takes the fastest path that the server offers; the others force one."""
@@ -93,7 +93,7 @@ def client_options(
     variables = os.environ if environ is None else environ
     given = {name: value for name, value in options.items() if value is not None}
     given.setdefault("transport", variables.get(TRANSPORT_VARIABLE) or "auto")
-    given.setdefault("insecure_plaintext", variables.get(PLAINTEXT_VARIABLE, "") not in ("", "0"))
+    given.setdefault("insecure_plaintext", read_switch(PLAINTEXT_VARIABLE, variables))
     return ClientOptions(
         token=load_token(token, file=token_file, side="client", environ=variables),
         tls=client_tls(environ=variables) if tls is None else tls,

@@ -22,7 +22,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, NoReturn, TypeAlias
 
 from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Door, Interrupted, Opened
@@ -198,7 +198,7 @@ class ClientSession:
             connection.shutdown("interrupted")
 
     @contextlib.contextmanager
-    def heeding(self, cancel: CancelToken | None) -> Iterator[None]:
+    def heeding(self, cancel: CancelToken | None) -> Generator[None, None, None]:
         """Let a cancel interrupt what is done meanwhile."""
         if cancel is None:
             yield
@@ -315,8 +315,8 @@ class ClientSession:
         if not (opened.welcome.is_resumed or begins_anew(request)):
             self._fresh = opened
             raise self._lose(
-                "the server has no such session any more: it was started again, or the connection "
-                f"was away for too long{reason}"
+                "the server has no such session any more: it was started again, or we were away, "
+                f"or idle while others waited, for too long{reason}"
             ) from error
         try:
             if opened.welcome.is_resumed:
@@ -361,9 +361,16 @@ class ClientSession:
         """Drop a connection whose reply is late: the endpoint is in an unknown state."""
         self.drop(request.request_id)
         limit_s = 0.0 if timeout_s is None else timeout_s
+        if request.kind is Kind.RESOLVE:
+            cure = (
+                "a model that is at work for another client, as in a first call that compiles, "
+                "takes nobody in meanwhile: raise limits.model_connect_s."
+            )
+        else:
+            cure = "is the server stopped or overloaded, or its machine away?"
         raise PortTimeout(
-            f"{request.kind.name} got no answer from {self.door.address} within {limit_s:g} s; is "
-            "the server stopped or overloaded, or its machine away? The session was left"
+            f"{request.kind.name} got no answer from {self.door.address} within {limit_s:g} s; "
+            f"{cure} The session was left"
         ) from error
 
     def _garbled(self, request: Message, error: WireError) -> NoReturn:

@@ -199,9 +199,13 @@ class OneOfLanes:
     Args:
         port: The env.
         env_index: The lane.
+
+    Attributes:
+        address: Where it is served.
     """
 
     def __init__(self, port: RemoteEnvPort, env_index: int) -> None:
+        self.address = port.address
         self.contract = port.contract
         self.capabilities = port.capabilities
         self._port = port
@@ -273,7 +277,7 @@ def connect_env(
         InvalidSpec: That is no address, or the options do not go with it.
         EndpointFault: Nobody answered in time, the server refused, or it was cancelled.
     """
-    where = parse_address(address) if isinstance(address, str) else address
+    where = address if isinstance(address, Address) else parse_address(address)
     options = options or client_options()
     limits = limits or Limits()
     told = EnvSession(where, limits)

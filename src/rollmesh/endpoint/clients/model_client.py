@@ -418,7 +418,7 @@ def connect_model(
         InvalidSpec: That is no address, or the options do not go with it.
         EndpointFault: Nobody answered in time, the server refused, or it was cancelled.
     """
-    where = parse_address(address) if isinstance(address, str) else address
+    where = address if isinstance(address, Address) else parse_address(address)
     limits = limits or Limits()
     told = ModelSession(where, route, limits)
     session = ClientSession(Door(where, "model", options or client_options()), told.bind)

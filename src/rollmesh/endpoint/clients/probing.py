@@ -58,6 +58,9 @@ _PAUSE_S = 0.1
 _CALL_S = 10.0
 _STEP_MS = 30_000
 _KNOCK_S = 1.0
+_GRPC_UNHEARD = "does it speak gRPC"
+"""In the words of a dial that was no answer in gRPC."""
+_OUR_CERTIFICATE = "a certificate of ours (--tls-client-cert) from a CA that it believes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +170,7 @@ def probe(
         EndpointFault: The env failed in such a step.
         InvalidSpec: That is no address, or the options do not go with it.
     """
-    where = parse_address(address) if isinstance(address, str) else address
+    where = address if isinstance(address, Address) else parse_address(address)
     options = options or client_options()
     check_dial(
         where,
@@ -207,7 +210,8 @@ def _try(
                 break
         except (TransportError, TransportTimeout, WireError) as error:
             health: Health = "unreachable" if isinstance(error, ConnectFailed) else "refused"
-            return ProbeReport(address=str(address), health=health, detail=_hint(address, error))
+            detail = _hint(address, error, with_tls=options.tls is not None)
+            return ProbeReport(address=str(address), health=health, detail=detail)
     return ProbeReport(address=str(address), health="refused", detail=detail)
 
 
@@ -405,18 +409,22 @@ def _percentile(sorted_ns: list[int], percent: int) -> float:
 # ---------------------------------------------------------------------------------- in words
 
 
-def _hint(address: Address, error: Exception) -> str:
+def _hint(address: Address, error: Exception, *, with_tls: bool) -> str:
     text = str(error).removeprefix(f"{address}: ")
     other = str(address).replace("rollmesh+", "") if address.protocol == "native" else ""
     if address.protocol == "grpc":
         other = f"rollmesh+{address}"
+    wanted = _OUR_CERTIFICATE if with_tls else "TLS (--tls-ca)"
     if isinstance(error, ConnectFailed):
-        if address.protocol == "grpc" and _is_somebody_there(address):
-            return f"somebody listens there, but does not speak gRPC; try {other}"
+        is_unheard = address.protocol == "grpc" and _GRPC_UNHEARD in text
+        if is_unheard and _is_somebody_there(address):
+            return (
+                f"somebody listens there, but wants {wanted}, or does not speak gRPC; try {other}"
+            )
         return text
     return (
         f"somebody accepts connections but gives no welcome ({text}); is it a rollmesh server, "
-        f"does it want TLS, and is the scheme right (the other one is {other})?"
+        f"does it want {wanted}, and is the scheme right (the other one is {other})?"
     )
 
 

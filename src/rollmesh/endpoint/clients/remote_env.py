@@ -117,8 +117,7 @@ class RemoteEnv(gymnasium.Env[Any, Any], HasEnvPort):
         """
         self._check_open("reset")
         check_seed("seed", seed)
-        if options is not None and not isinstance(options, Mapping):
-            raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
+        check_options(options)
         super().reset(seed=None if seed is None else int(seed))
         self._episode_ids = ()
         limit_s = self._limits.env_reset_s
@@ -211,6 +210,28 @@ class RemoteEnv(gymnasium.Env[Any, Any], HasEnvPort):
             raise is_closed(call, "env")
 
 
+class OtherRenderMode(InvalidSpec, TypeError):  # noqa: N818 - as its family
+    """The served env renders in another mode than the caller asked for.
+
+    A `TypeError` too, and made from its text alone: `gymnasium.make` adds to it, and code that asks
+    every env for a mode (`make_vec_env` of Stable-Baselines3) then tries without.
+    """
+
+    def __init__(self, text: str) -> None:
+        field, _, detail = text.partition(": ")
+        super().__init__(field, detail)
+
+
+def check_options(options: object) -> None:
+    """Refuse what are no reset options.
+
+    Raises:
+        InvalidSpec: They are neither a mapping nor None.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
+
+
 def check_seed(field: str, seed: Any) -> None:
     """Refuse what is no seed that can be sent.
 
@@ -231,8 +252,7 @@ def _check(contract: EnvContract, render_mode: str | None) -> None:
             f"{contract.id} has {contract.num_envs} lanes; use RemoteVectorEnv",
         )
     if render_mode is not None and render_mode != contract.render_mode:
-        raise InvalidSpec(
-            "render_mode",
-            f"wants {render_mode!r}, but the served env was built with {contract.render_mode!r}; "
-            "give it to the server (env_kwargs)",
+        raise OtherRenderMode(
+            f"render_mode: wants {render_mode!r}, but the served env was built with "
+            f"{contract.render_mode!r}; give it to the server (env_kwargs)"
         )

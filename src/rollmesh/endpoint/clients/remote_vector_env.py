@@ -6,7 +6,7 @@ Importing this module imports Gymnasium; `rollmesh.RemoteVectorEnv` does so when
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ from rollmesh.endpoint.clients.client_options import (
 )
 from rollmesh.endpoint.clients.env_client import HasEnvPort, RemoteEnvPort, connect_env
 from rollmesh.endpoint.clients.remote_calls import Calls, is_closed, not_reset
-from rollmesh.endpoint.clients.remote_env import check_seed
+from rollmesh.endpoint.clients.remote_env import check_options, check_seed
 from rollmesh.errors import InvalidSpec
 from rollmesh.ids import MINT
 from rollmesh.limits import Limits, timeout_ms
@@ -98,10 +98,11 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any], HasEnvPort):
             self.close()
             raise
         self.num_envs = contract.num_envs
-        self.single_observation_space = to_gymnasium(contract.observation_space)
-        self.single_action_space = to_gymnasium(contract.action_space)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        single: Any = to_gymnasium(contract.observation_space)
+        single_action: Any = to_gymnasium(contract.action_space)
+        self.single_observation_space, self.single_action_space = single, single_action
+        self.observation_space = batch_space(single, self.num_envs)
+        self.action_space = batch_space(single_action, self.num_envs)
         mode = contract.autoreset_mode
         name = mode.name if mode.name in TheirMode.__members__ else "DISABLED"
         self.metadata = {**contract.metadata, "autoreset_mode": TheirMode[name]}
@@ -295,14 +296,17 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any], HasEnvPort):
         everyone = tuple(range(self.num_envs))
         if options is None:
             return everyone, None
-        if not isinstance(options, Mapping):
-            raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
+        check_options(options)
         if _MASK not in options:
             return everyone, options
-        mask = options[_MASK]
+        mask: _Array | None = options[_MASK]
         field = f"options[{_MASK!r}]"
-        is_mask = isinstance(mask, np.ndarray) and mask.dtype == np.bool_
-        if not is_mask or mask.shape != (self.num_envs,) or not mask.any():
+        if (
+            not isinstance(mask, np.ndarray)
+            or mask.dtype != np.bool_
+            or mask.shape != (self.num_envs,)
+            or not mask.any()
+        ):
             raise InvalidSpec(
                 field, f"wants {self.num_envs} bools in an array, one True at least, got {mask!r}"
             )
@@ -345,6 +349,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any], HasEnvPort):
             raise is_closed(call, "env")
 
 
+_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
 def merge_infos(rows: Mapping[int, Mapping[str, Any]], count: int) -> dict[str, Any]:
     """Return lanes' infos in Gymnasium's vector form: an array per key, and a mask `_key`.
 
@@ -368,7 +375,7 @@ def merge_infos(rows: Mapping[int, Mapping[str, Any]], count: int) -> dict[str, 
 
 def _column(values: Mapping[int, Any], count: int, *, is_object: bool) -> Any:
     """Return one key's values as an array with an entry per lane."""
-    first = next(iter(values.values()))
+    first: _Array | np.number[Any] | float = next(iter(values.values()))
     alike = all([type(value) is type(first) for value in values.values()])
     if alike and not is_object:
         try:
@@ -392,11 +399,14 @@ def _column(values: Mapping[int, Any], count: int, *, is_object: bool) -> Any:
 
 
 def _check(contract: EnvContract, num_envs: int | None, render_mode: str | None) -> None:
-    if num_envs is not None and num_envs != contract.num_envs:
+    served = contract.num_envs
+    if num_envs is not None and num_envs != served:
+        lanes = "1 lane" if served == 1 else f"{served} lanes"
+        cure = "; vectorization_mode='sync' connects once per lane" if served == 1 else ""
         raise InvalidSpec(
             "num_envs",
-            f"is {num_envs}, but {contract.id} is served with {contract.num_envs} lanes; leave it "
-            "out",
+            f"is {num_envs}, but {contract.id} is served with {lanes}; "
+            f"give {served} (make_vec asks for 1 where it is left out){cure}",
         )
     if render_mode is not None and render_mode != contract.render_mode:
         raise InvalidSpec(

@@ -311,8 +311,8 @@ class SharedSession:
         if not opened.welcome.is_resumed and not all([begins_anew(one) for one in requests]):
             say_farewell(opened.connection, 0, self._next_id())
             raise EndpointFault(
-                "the server has no such session any more: it was started again, or the connection "
-                "was away for too long"
+                "the server has no such session any more: it was started again, or we were away, "
+                "or idle while others waited, for too long"
             )
         self._bind_to(opened)
         requests = self._adopt(opened, is_new=not opened.welcome.is_resumed)

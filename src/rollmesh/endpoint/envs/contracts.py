@@ -132,7 +132,7 @@ def _render_mode(env: Any) -> str | None:
 
 
 def _metadata(env: Any, report: Report) -> Info:
-    metadata = getattr(env, "metadata", None)
+    metadata: Mapping[str, Any] | str | None = getattr(env, "metadata", None)
     if not isinstance(metadata, Mapping) or not metadata:
         return NO_INFO
     return carry(metadata, lambda path, detail: report(f"metadata, {path}", detail))
@@ -140,8 +140,8 @@ def _metadata(env: Any, report: Report) -> Info:
 
 def _autoreset_mode(env: Any, report: Report) -> AutoresetMode:
     """Read the declared mode; a vector env that declares none has Gymnasium's old NEXT_STEP."""
-    metadata = getattr(env, "metadata", None)
-    declared = metadata.get("autoreset_mode") if isinstance(metadata, Mapping) else None
+    metadata: Mapping[str, Any] | str | None = getattr(env, "metadata", None)
+    declared: Any = metadata.get("autoreset_mode") if isinstance(metadata, Mapping) else None
     if declared is None:
         declared = getattr(env, "autoreset_mode", None)
     if declared is None:

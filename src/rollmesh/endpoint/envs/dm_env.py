@@ -6,10 +6,15 @@ wrapper, which seeds them; other dm_env envs through its conversions of specs an
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from rollmesh.endpoint.reporting import Report
 from rollmesh.errors import InvalidSpec
+
+_Step: TypeAlias = tuple[Any, Any, bool, bool, dict[str, Any]]
+"""Observation, reward, terminated, truncated and info."""
 
 
 def is_dm_env(value: object) -> bool:
@@ -31,11 +36,7 @@ def adapt_dm_env(env: Any, report: Report) -> Any:
         InvalidSpec: Shimmy is missing, or it cannot convert a spec.
     """
     if hasattr(env, "physics"):
-        try:
-            from shimmy.dm_control_compatibility import DmControlCompatibilityV0
-        except ImportError as exc:
-            raise _no_shimmy(exc) from exc
-        return DmControlCompatibilityV0(env)
+        return _shimmy("dm_control_compatibility").DmControlCompatibilityV0(env)
     return DmEnvAdapter(env, report)
 
 
@@ -54,17 +55,14 @@ class DmEnvAdapter:
         Raises:
             InvalidSpec: Shimmy is missing, or it cannot convert a spec.
         """
-        try:
-            from shimmy.utils.dm_env import dm_env_step2gym_step, dm_spec2gym_space
-        except ImportError as exc:
-            raise _no_shimmy(exc) from exc
+        convert = _shimmy("utils.dm_env")
         self._env = env
         self._report = report
-        self._convert = dm_env_step2gym_step
+        self._convert: Callable[[Any], _Step] = convert.dm_env_step2gym_step
         self.metadata: dict[str, Any] = {}
         try:
-            self.observation_space = dm_spec2gym_space(env.observation_spec())
-            self.action_space = dm_spec2gym_space(env.action_spec())
+            self.observation_space: Any = convert.dm_spec2gym_space(env.observation_spec())
+            self.action_space: Any = convert.dm_spec2gym_space(env.action_spec())
         except (NotImplementedError, TypeError) as exc:
             raise InvalidSpec("env", f"Shimmy cannot convert a spec: {exc}") from exc
 
@@ -100,8 +98,16 @@ class DmEnvAdapter:
             self._report("seed", "a dm_env env without a `seed` method cannot be seeded; ignored")
 
 
-def _no_shimmy(exc: ImportError) -> InvalidSpec:
-    return InvalidSpec(
-        "env",
-        f"a dm_env env needs Shimmy ({exc}); install it with: pip install 'rollmesh[dm]'",
-    )
+def _shimmy(name: str) -> Any:
+    """Return a module of Shimmy, which has no types.
+
+    Raises:
+        InvalidSpec: It is missing.
+    """
+    try:
+        return importlib.import_module(f"shimmy.{name}")
+    except ImportError as exc:
+        raise InvalidSpec(
+            "env",
+            f"a dm_env env needs Shimmy ({exc}); install it with: pip install 'rollmesh[dm]'",
+        ) from exc

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rollmesh.endpoint.clients.client_options import ClientOptions, client_options
 from rollmesh.endpoint.clients.env_client import HasEnvPort, OneOfLanes, RemoteEnvPort, connect_env
@@ -61,10 +61,8 @@ def open_env(
         InvalidSpec: It names no env, or the arguments contradict each other or the env.
         EndpointFault: Building raised, exited, or did not come back in time.
     """
-    if num_envs is not None and (
-        isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1
-    ):
-        raise InvalidSpec("num_envs", f"wants an int of 1 or more, got {num_envs!r}")
+    if num_envs is not None:
+        _check_count(num_envs)
     if isinstance(env, HasEnvPort):
         env = env.port
         env.forget_interrupt()
@@ -73,8 +71,13 @@ def open_env(
         return env
     opener = _Opener(conformance, report, limits or Limits(), thread, cancel=cancel)
     if isinstance(env, (list, tuple)):
-        return opener.open_list(env, num_envs, env_kwargs)
+        return opener.open_list(cast("Sequence[Any]", env), num_envs, env_kwargs)
     return opener.open_one(find_source(env, env_kwargs), num_envs)
+
+
+def _check_count(num_envs: object) -> None:
+    if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+        raise InvalidSpec("num_envs", f"wants an int of 1 or more, got {num_envs!r}")
 
 
 def build_lane(source: EnvSource, lane: int, *, conformance: Policy = "warn") -> EnvPort:

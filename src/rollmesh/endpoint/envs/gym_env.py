@@ -112,6 +112,7 @@ class GymEnvPort:
             result = self._env_step(self._decode(request.action, 0, copy=True))
         except BaseException as exc:
             raise fault_from(exc, env_index=lane) from exc
+        info: dict[str, Any] | list[Any] | None
         try:
             observation, reward, terminated, truncated, info = result
         except (TypeError, ValueError) as exc:

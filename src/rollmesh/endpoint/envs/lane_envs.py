@@ -49,8 +49,8 @@ class LaneEnvs:
             if other := contract_difference(first, lane.contract):
                 raise InvalidSpec("env", f"lane {index} differs from lane 0: {other}")
         self.contract: EnvContract = replace(first, num_envs=len(self._lanes))
-        rebuild = {REBUILD} if all(lane.can_rebuild for lane in self._lanes) else frozenset()
-        self.capabilities: frozenset[str] = frozenset({SUBSET_STEP}) | rebuild
+        can_rebuild = all(lane.can_rebuild for lane in self._lanes)
+        self.capabilities = frozenset({SUBSET_STEP, REBUILD} if can_rebuild else {SUBSET_STEP})
 
     @classmethod
     def build(cls, lanes: Sequence[HostedEnv], timeout_s: float | None) -> LaneEnvs:
@@ -71,6 +71,11 @@ class LaneEnvs:
     def lane(self, env_index: int) -> HostedEnv:
         """Return the host of a lane."""
         return self._lanes[env_index]
+
+    def address_of(self, env_indices: tuple[int, ...]) -> str:
+        """Return where the first of these lanes (none named: of all) is served; "" for one here."""
+        host = self._lanes[env_indices[0] if env_indices else 0]
+        return str(getattr(host.port, "address", ""))
 
     # ------------------------------------------------------------------- SubmitsOperations
 

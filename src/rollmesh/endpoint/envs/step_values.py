@@ -8,7 +8,7 @@ first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from rollmesh.endpoint.reporting import Report
 from rollmesh.errors import EndpointFault
 from rollmesh.ports import NO_INFO, Info
 from rollmesh.spaces.metadata import carry
+
+_Returned: TypeAlias = "Mapping[Any, Any] | list[Any] | tuple[Any, ...] | str | float | None"
+"""What an env may have returned: these are told apart, objects of other kinds are like numbers."""
 
 _SHOWN_CHARS = 200
 _FLOAT64 = np.dtype(np.float64)
@@ -84,7 +87,7 @@ def read_flag(name: str, value: Any, env_index: int | None = None) -> bool:
     )
 
 
-def read_info(value: Any, report: Report, env_index: int | None = None) -> Info:
+def read_info(value: _Returned, report: Report, env_index: int | None = None) -> Info:
     """Return a copy of one lane's info; None counts as empty and is reported once.
 
     Raises:
@@ -126,6 +129,7 @@ def _rows(name: str, values: Any, count: int) -> list[Any]:
     """Return a vector field as a list with an entry per lane; tensors have `tolist` too."""
     if type(values) is np.ndarray and values.shape == (count,):
         return values.tolist()
+    rows: _Returned
     try:
         rows = values.tolist() if hasattr(values, "tolist") else list(values)
     except Exception as exc:
@@ -137,7 +141,7 @@ def _rows(name: str, values: Any, count: int) -> list[Any]:
     return rows
 
 
-def read_reset(result: Any) -> tuple[Any, Any]:
+def read_reset(result: _Returned) -> tuple[Any, Any]:
     """Return observation and info of a reset.
 
     Raises:
@@ -151,7 +155,7 @@ def read_reset(result: Any) -> tuple[Any, Any]:
     )
 
 
-def bad_step(result: Any) -> EndpointFault:
+def bad_step(result: _Returned) -> EndpointFault:
     """Return the fault of a step that gave no five values."""
     old = isinstance(result, tuple) and len(result) == 4  # noqa: PLR2004
     hint = (
@@ -165,7 +169,7 @@ def bad_step(result: Any) -> EndpointFault:
     )
 
 
-def _form(result: Any) -> str:
+def _form(result: _Returned) -> str:
     if isinstance(result, (tuple, list)):
         kinds = ", ".join(type(part).__name__ for part in result[:8])
         return f"a {type(result).__name__} of {len(result)} ({kinds})"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isnan
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -50,6 +50,9 @@ from rollmesh.spaces.metadata import carry
 
 _FINAL_OBSERVATION = ("final_obs", "final_observation")
 _FINAL_INFO = "final_info"
+
+_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+_Infos: TypeAlias = "dict[str, Any] | list[Any] | tuple[Any, ...] | None"
 
 
 class VectorEnvPort:
@@ -187,6 +190,7 @@ class VectorEnvPort:
             result = self.env.step(action)
         except BaseException as exc:
             raise self._workers.fault_from(exc, "env.step") from exc
+        infos: _Infos
         try:
             observation, rewards, terminated, truncated, infos = result
         except (TypeError, ValueError) as exc:
@@ -238,6 +242,7 @@ class VectorEnvPort:
 
     def _final_observation(self, finals: Mapping[str, Any], lane: int) -> Leaves | None:
         """Return the ended lane's last observation as a batch of one row, if the env told it."""
+        said: _Array | Mapping[str, Any] | tuple[Any, ...] | list[Any] | None
         said = next((finals[key] for key in _FINAL_OBSERVATION if key in finals), None)
         if said is None:
             return None
@@ -276,7 +281,7 @@ class VectorEnvPort:
         except InvalidValue as exc:
             raise nonsense(str(exc)) from exc
 
-    def _infos(self, infos: Any) -> tuple[Info, ...]:
+    def _infos(self, infos: _Infos) -> tuple[Info, ...]:
         if type(infos) is dict and not infos:
             return self._no_infos
         if infos is None:

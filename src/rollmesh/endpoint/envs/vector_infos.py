@@ -14,14 +14,18 @@ back as Python numbers. Other numpy types come back as numpy scalars of their ty
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+
+_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+_Infos: TypeAlias = "Mapping[str, Any] | list[Any] | tuple[Any, ...] | _Array | None"
+"""Infos of all lanes, or what all of them have under one key; anything else is told from these."""
 
 _PLAIN_DTYPES = (np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.bool_))
 
 
-def split_infos(infos: Any, count: int) -> list[dict[str, Any]]:
+def split_infos(infos: _Infos, count: int) -> list[dict[str, Any]]:
     """Return one dict per lane, each with its own values only.
 
     Args:
@@ -38,7 +42,7 @@ def split_infos(infos: Any, count: int) -> list[dict[str, Any]]:
     raise TypeError(f"wants a dict or {count} dicts, got {type(infos).__name__}")
 
 
-def _one(info: Any, lane: int) -> dict[str, Any]:
+def _one(info: Mapping[str, Any] | str | None, lane: int) -> dict[str, Any]:
     if info is None:
         return {}
     if isinstance(info, Mapping):
@@ -46,8 +50,9 @@ def _one(info: Any, lane: int) -> dict[str, Any]:
     raise TypeError(f"wants a dict for lane {lane}, got {type(info).__name__}")
 
 
-def _split(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+def _split(infos: Mapping[Any, Any], count: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    value: _Infos
     for key, value in infos.items():
         if _is_mask(infos, key, count):
             continue
@@ -64,7 +69,7 @@ def _split(infos: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _is_mask(infos: Mapping[str, Any], key: Any, count: int) -> bool:
+def _is_mask(infos: Mapping[Any, Any], key: Any, count: int) -> bool:
     """Return whether `key` only says which lanes have a value under the key it is named for."""
     return (
         isinstance(key, str)
@@ -74,12 +79,13 @@ def _is_mask(infos: Mapping[str, Any], key: Any, count: int) -> bool:
     )
 
 
-def _is_lane_mask(value: Any, count: int) -> bool:
+def _is_lane_mask(value: _Infos, count: int) -> bool:
     return isinstance(value, np.ndarray) and value.dtype == np.bool_ and value.shape == (count,)
 
 
-def _lanes_of(value: Any, count: int) -> Any:
+def _lanes_of(value: _Infos, count: int) -> Any:
     """Return something that gives the entry of each lane by index."""
+    tensor: Any = value
     if isinstance(value, np.ndarray):
         if value.ndim == 1 and value.dtype in _PLAIN_DTYPES and len(value) == count:
             return value.tolist()
@@ -88,6 +94,6 @@ def _lanes_of(value: Any, count: int) -> Any:
     elif isinstance(value, (list, tuple)):
         if len(value) == count:
             return value
-    elif getattr(value, "ndim", 0) and value.shape[0] == count:  # a tensor
-        return value
+    elif getattr(tensor, "ndim", 0) and tensor.shape[0] == count:
+        return tensor
     return [value] * count

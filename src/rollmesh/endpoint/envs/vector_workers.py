@@ -32,7 +32,7 @@ class WorkerErrors:
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """Take the next error off the queue, as `Queue.get` does."""
-        item = self._queue.get(*args, **kwargs)
+        item: tuple[Any, ...] | None = self._queue.get(*args, **kwargs)
         if isinstance(item, tuple) and len(item) == 4:  # noqa: PLR2004
             self.last = (int(item[0]), str(item[3]))
         return item

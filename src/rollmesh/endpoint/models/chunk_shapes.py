@@ -33,6 +33,14 @@ Frames: TypeAlias = "tuple[Leaves, ...]"
 Axes: TypeAlias = Literal["", "T", "B", "BT"]
 """The axes in front of those of an action."""
 
+_Given: TypeAlias = (
+    "Mapping[Any, Any] | list[Any] | tuple[Any, ...] | np.ndarray[Any, Any] | str | bytes | None"
+)
+"""A value as a policy returned it; objects of other kinds are left to NumPy."""
+_Array: TypeAlias = Any
+"""A `numpy.ndarray`; NumPy's stubs lose the types of reshaped ones below Python 3.11."""
+_ndarray: _Array = np.ndarray
+
 _ROOT = "action"
 _NAMES_SHOWN = 8
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
@@ -138,7 +146,7 @@ class ActionReader:
     ) -> tuple[Any, tuple[int, ...]]:
         """Return the value with its front axes merged into one, and their lengths."""
         shape, front = self._plain_shape, len(axes)
-        if type(value) is np.ndarray and shape is not None and value.shape[front:] == shape:
+        if type(value) is _ndarray and shape is not None and value.shape[front:] == shape:
             counts = value.shape[:front]
             if len(counts) == front:
                 return value.reshape(prod(counts), *shape), counts
@@ -194,7 +202,7 @@ def _flatten(space: Space, value: Any, axes: Axes, path: str) -> tuple[Any, tupl
     if isinstance(space, _ARRAY_SPACES):
         return _flatten_array(space, value, axes, path)
     if isinstance(space, _NESTED_SPACES):
-        if not axes and isinstance(value, np.ndarray) and isinstance(space, spaces.Tuple):
+        if not axes and isinstance(value, _ndarray) and isinstance(space, spaces.Tuple):
             return value, ()  # the codec takes one apart
         return _flatten_nested(space, value, axes, path)
     return _flatten_objects(value, axes, path, space)
@@ -270,16 +278,15 @@ def _flatten_objects(
 
 
 def _children(
-    space: spaces.Dict | spaces.Tuple, value: Any, path: str
+    space: spaces.Dict | spaces.Tuple, value: _Given, path: str
 ) -> list[tuple[str | int, Space, Any]]:
     if isinstance(space, spaces.Dict):
         names = [name for name, _ in space.spaces]
         if not isinstance(value, Mapping):
             raise _Misfit(path, _described(value), f"a dict with the keys {_names(names)}")
-        given = cast("Mapping[Any, Any]", value)
-        if any(name not in given for name in names):
-            raise _Misfit(path, _described(given), f"a dict with the keys {_names(names)}")
-        return [(name, child, given[name]) for name, child in space.spaces]
+        if any(name not in value for name in names):
+            raise _Misfit(path, _described(value), f"a dict with the keys {_names(names)}")
+        return [(name, child, value[name]) for name, child in space.spaces]
     # An array is no tuple here: its first axis could be time.
     if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
         raise _Misfit(path, _described(value), f"a tuple of {len(space.spaces)} values")
@@ -302,13 +309,12 @@ def _axes_of(space: Space, value: Any) -> int:
     return 0
 
 
-def _is_list_of_values(space: spaces.Dict | spaces.Tuple, value: Any) -> bool:
+def _is_list_of_values(space: spaces.Dict | spaces.Tuple, value: _Given) -> bool:
     if not isinstance(value, (list, tuple)):
         return False
-    items = cast("Sequence[Any]", value)
     if isinstance(space, spaces.Dict):
-        return all(isinstance(item, (Mapping, list)) for item in items)
-    return isinstance(value, list) and all(isinstance(item, tuple) for item in items)
+        return all(isinstance(item, (Mapping, list)) for item in value)
+    return isinstance(value, list) and all(isinstance(item, tuple) for item in value)
 
 
 def _shape(space: Space) -> tuple[int, ...]:
@@ -319,12 +325,12 @@ def _shape(space: Space) -> tuple[int, ...]:
     return ()
 
 
-def _as_array(value: Any, path: str) -> np.ndarray[Any, Any]:
+def _as_array(value: _Given, path: str) -> _Array:
     if value is None or isinstance(value, (str, bytes, Mapping)):
         raise _Misfit(path, _described(value), "")
     try:
         if isinstance(value, (list, tuple)) and any(hasattr(item, "detach") for item in value):
-            value = [read_array(item, path)[0] for item in cast("Sequence[Any]", value)]
+            value = [read_array(item, path)[0] for item in value]
         array = read_array(value, path)[0]
     except InvalidValue as exc:
         if isinstance(value, (list, tuple)):
@@ -336,9 +342,9 @@ def _as_array(value: Any, path: str) -> np.ndarray[Any, Any]:
     return array
 
 
-def _listed(value: Any) -> list[Any] | None:
+def _listed(value: _Given) -> list[Any] | None:
     if isinstance(value, (list, tuple)):
-        return list(cast("Sequence[Any]", value))
+        return list(value)
     if isinstance(value, np.ndarray) and value.ndim == 1:
         return list(value)
     return None
@@ -359,15 +365,15 @@ def _wanted_objects(kind: str, axes: str) -> str:
     return f"{told} of the {kind} space"
 
 
-def _described(value: Any) -> str:
+def _described(value: _Given) -> str:
     if value is None:
         return "None"
     if isinstance(value, Mapping):
-        return f"a dict with the keys {_names(list(cast('Mapping[Any, Any]', value)))}"
+        return f"a dict with the keys {_names(list(value))}"
     if isinstance(value, (str, bytes)):
         return f"a {type(value).__name__}"
     if isinstance(value, (list, tuple)):
-        return f"a {type(value).__name__} of {len(cast('Sequence[Any]', value))} items"
+        return f"a {type(value).__name__} of {len(value)} items"
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
         return f"shape {tuple(cast('tuple[int, ...]', shape))}"

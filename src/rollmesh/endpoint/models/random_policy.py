@@ -63,7 +63,7 @@ def _box(space: spaces.Box) -> Sampler:
     if dtype.kind == "b":
         return lambda rng: (rng.random(shape) < 0.5).astype(dtype) & high | low  # noqa: PLR2004
     if dtype.kind in "iu":
-        native = dtype.newbyteorder("=")
+        native = _native(dtype)
         return lambda rng: rng.integers(low, high, size=shape, endpoint=True, dtype=native)
     lows, highs = low.astype(np.float64), high.astype(np.float64)
     below, above = np.isfinite(lows), np.isfinite(highs)
@@ -79,6 +79,11 @@ def _box(space: spaces.Box) -> Sampler:
         return _within(drawn, low, high, dtype)
 
     return sample
+
+
+def _native(dtype: Any) -> np.dtype[Any]:
+    """Return a dtype in the byte order of this machine, which is all that generators draw."""
+    return dtype.newbyteorder("=")
 
 
 def _between(share: Any, low: Any, high: Any) -> Any:
@@ -105,7 +110,7 @@ def _multi_binary(space: spaces.MultiBinary) -> Sampler:
 
 
 def _multi_discrete(space: spaces.MultiDiscrete) -> Sampler:
-    start, last, dtype = space.start, space.nvec - 1, space.dtype.newbyteorder("=")
+    start, last, dtype = space.start, space.nvec - 1, _native(space.dtype)
     return lambda rng: rng.integers(0, last, endpoint=True, dtype=dtype) + start
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute, connect_model
 from rollmesh.endpoint.models.batched import Batching
@@ -63,7 +63,7 @@ class Replicas:
     def _served(self, model: object, route: ModelRoute) -> list[Opener]:
         if self.model_kwargs:
             raise InvalidSpec("model_kwargs", "belong to a model that is built here, not served")
-        places: Sequence[object] = model if isinstance(model, (list, tuple)) else [model]
+        places = cast("Sequence[object]", model) if is_several(model) else [model]
         return [self._dials(place, replace(route, is_shared=True)) for place in places]
 
     def _dials(self, place: object, route: ModelRoute) -> Opener:

@@ -8,6 +8,7 @@ owner.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -60,7 +61,7 @@ def load_policy_file(path: str | os.PathLike[str]) -> StableBaselinesPolicy:
     """
     saved = check_policy_file(path)
     try:
-        import stable_baselines3
+        stable_baselines3 = importlib.import_module("stable_baselines3")
     except ImportError as exc:
         raise InvalidSpec(
             "model", f"{path} needs stable-baselines3: pip install 'rollmesh[sb3]' ({exc})"
@@ -87,7 +88,9 @@ def check_policy_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     try:
         with zipfile.ZipFile(path) as archive:
-            table = json.loads(archive.read("data"))
+            table: dict[str, Any] | list[Any] | str | float | None = json.loads(
+                archive.read("data")
+            )
     except FileNotFoundError as exc:
         raise InvalidSpec("model", f"there is no file {os.fspath(path)!r}") from exc
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as exc:

@@ -6,15 +6,19 @@ spaces, no port.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from rollmesh.endpoint.models.model import Model
 from rollmesh.spaces import space as spaces
 from rollmesh.spaces.space import Space
+
+_Returned: TypeAlias = "Mapping[str, Any] | tuple[Any, ...] | list[Any] | None"
+"""What a module returned; anything else, a tensor mostly, is told from these."""
 
 
 class TorchPolicy(Model):
@@ -38,27 +42,22 @@ class TorchPolicy(Model):
         self.action_space = action_space
 
     def load(self) -> None:
-        import torch
-
+        self._torch: Any = importlib.import_module("torch")
         self.module.eval()
         parameter = next(self.module.parameters(), None)
-        self._device = torch.device("cpu") if parameter is None else parameter.device
+        self._device = self._torch.device("cpu") if parameter is None else parameter.device
         self._dtype = (
             parameter.dtype if parameter is not None and parameter.is_floating_point() else None
         )
 
     def predict_chunk_batch(self, observations: Any) -> Any:
-        import torch
-
-        with torch.inference_mode():
+        with self._torch.inference_mode():
             returned = self.module(self._tensors(observations))
             return _chunked(self.action_space, returned)
 
     def _tensors(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
-            import torch
-
-            tensor = torch.from_numpy(value)
+            tensor = self._torch.from_numpy(value)
             wants = self._dtype if tensor.is_floating_point() else None
             return tensor.to(device=self._device, dtype=wants)
         if isinstance(value, Mapping):
@@ -75,18 +74,19 @@ def is_module(model: object) -> bool:
     return base is not None and isinstance(model, base)
 
 
-def _chunked(space: Space, value: Any) -> Any:
+def _chunked(space: Space, value: _Returned) -> Any:
     """Give an output (B, *A) a time axis of 1, leaf by leaf, and leave (B, T, *A) as it is."""
     if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
-        table = cast("Mapping[str, Any]", value)
         return {
-            name: _chunked(child, table[name]) if name in table else None
+            name: _chunked(child, value[name]) if name in value else None
             for name, child in space.spaces
         }
-    if isinstance(space, spaces.Tuple) and isinstance(value, (tuple, list)):
-        parts = cast("tuple[Any, ...]", value)
-        if len(parts) == len(space.spaces):
-            return tuple(_chunked(*pair) for pair in zip(space.spaces, parts, strict=True))
+    if (
+        isinstance(space, spaces.Tuple)
+        and isinstance(value, (tuple, list))
+        and len(value) == len(space.spaces)
+    ):
+        return tuple(_chunked(*pair) for pair in zip(space.spaces, value, strict=True))
     return _with_time_axis(space, value) if hasattr(value, "detach") else value
 
 

@@ -76,8 +76,8 @@ class EnvPlace:
     @property
     def capabilities(self) -> frozenset[str]:
         """What the env can, as clients are told."""
-        can = frozenset({REBUILD}) if self._supply.can_build else frozenset()
-        return self.port.capabilities | can
+        can = self.port.capabilities
+        return can | {REBUILD} if self._supply.can_build else can
 
     # --------------------------------------------------------------------- other threads
 
@@ -133,10 +133,14 @@ class EnvPlace:
                 self._serve(session)
                 del session  # hold no connection while idle
         finally:
-            port, self._port = self._port, None
-            if port is not None:
-                self._supply.close(port, self._close_timeout_s)
-            self.closed.set()
+            self.end()
+
+    def end(self) -> None:
+        """Close the env, if there is one."""
+        port, self._port = self._port, None
+        if port is not None:
+            self._supply.close(port, self._close_timeout_s)
+        self.closed.set()
 
     def _serve(self, session: EnvSession) -> None:
         try:

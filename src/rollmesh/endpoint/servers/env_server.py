@@ -35,11 +35,11 @@ from rollmesh.endpoint.servers.server_options import ENV_SESSIONS, ServerOptions
 from rollmesh.endpoint.servers.serving import Server, Service, true_capabilities
 from rollmesh.endpoint.servers.sessions import Arrival, Session
 from rollmesh.endpoint.servers.watchdog import now_ns
-from rollmesh.errors import ConnectionLost, InvalidSpec, RollmeshError
+from rollmesh.errors import ConnectionLost, InvalidSpec, RollmeshError, WireError
 from rollmesh.ports import EnvContract
 from rollmesh.transport.address import Address
 from rollmesh.transport.connection import Connection
-from rollmesh.wire.contract import encode_contract
+from rollmesh.wire.contract import decode_contract, encode_contract
 from rollmesh.wire.messages import ErrorBody, Hello, Kind, Message
 
 if TYPE_CHECKING:
@@ -107,7 +107,11 @@ class EnvServer(Server):
                     stack.enter_context(self._signals)
                 place = self._new_place()
                 self._build_first(place)
-                self._open_doors()
+                try:
+                    self._open_doors()
+                except BaseException:
+                    place.end()
+                    raise
                 place.work()
                 self.close()
                 # whoever ends the server closes the other places too
@@ -152,7 +156,7 @@ class EnvServer(Server):
         try:
             place.build()
             contract = place.port.contract
-            self._contract_bytes = encode_contract(contract)
+            self._contract_bytes = _sendable(contract)
             self._capabilities = true_capabilities(place.capabilities)
             self._contract = contract
         except BaseException:
@@ -367,3 +371,17 @@ class EnvServer(Server):
 
 def _is_over(spent_ns: int, limit_s: float | None) -> bool:
     return limit_s is not None and spent_ns >= limit_s * 1e9
+
+
+def _sendable(contract: EnvContract) -> bytes:
+    """Return a contract as clients get it, once it is known that they can read it.
+
+    Raises:
+        InvalidSpec: They could not: its spaces are over a limit.
+    """
+    data = encode_contract(contract)
+    try:
+        decode_contract(data)
+    except WireError as error:
+        raise InvalidSpec("env", f"{contract.id} cannot be served: {error}") from error
+    return data

@@ -21,7 +21,7 @@ from rollmesh.endpoint.servers.env_supply import EnvSupply
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.endpoint.servers.serving import true_capabilities
 from rollmesh.endpoint.servers.sessions import Arrival, Terms
-from rollmesh.endpoint.servers.watchdog import Watchdog
+from rollmesh.endpoint.servers.watchdog import Watchdog, Watched
 from rollmesh.transport.native import NativeConnection
 from rollmesh.transport.security import Peer
 from rollmesh.wire.contract import encode_contract
@@ -79,16 +79,30 @@ def serve(connection: NativeConnection, supply: EnvSupply, options: ServerOption
         supply,
         freed=EnvPlace.stop,
         welcome=welcome,
-        refuse=lambda *_: None,
+        refuse=_refuse,
         close_timeout_s=None,
     )
     place.build()
-    terms = Terms(
-        options=options, watchdog=Watchdog("rollmesh-watchdog"), ask_shutdown=lambda _: None
-    )
+    terms = Terms(options=options, watchdog=_NoWatchdog("none"), ask_shutdown=lambda _: None)
     arrival = Arrival(connection=connection, request_id=1, peer=Peer.SAME_USER)
     place.give(EnvSession(arrival, terms, num_envs=place.port.contract.num_envs))
     place.work()
+
+
+class _NoWatchdog(Watchdog):
+    """Looks at nothing: deadlines are the parent's, which kills this process where one is over.
+
+    Were they looked at here too, this end could be the first: the env would then be taken for hung
+    on a session that nobody ends.
+    """
+
+    def watch(self, watched: Watched) -> None:
+        del watched
+
+
+def _refuse(session: EnvSession, error: BaseException) -> None:
+    """Do nothing: this process serves one session, which hears of the error itself."""
+    del session, error
 
 
 if __name__ == "__main__":

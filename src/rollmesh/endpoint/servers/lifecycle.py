@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rollmesh.errors import InvalidSpec
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -141,6 +143,25 @@ class Readiness:
         self._fd = ready_fd
         # an env may change the working directory
         self._file = None if ready_file is None else Path(ready_file).absolute()
+
+    def check(self) -> None:
+        """Refuse what could not be told, before anything is built.
+
+        Raises:
+            InvalidSpec: The descriptor is not open, or the file has no folder to be in.
+        """
+        if self._fd is not None:
+            try:
+                os.fstat(self._fd)
+            except OSError as error:
+                raise InvalidSpec(
+                    "ready_fd",
+                    f"{self._fd} is no open descriptor ({error.strerror}); whoever starts the "
+                    "server has to hand it down (in Python: pass_fds)",
+                ) from error
+        if self._file is not None and not os.access(self._file.parent, os.W_OK):
+            reason = "cannot be written to" if self._file.parent.is_dir() else "does not exist"
+            raise InvalidSpec("ready_file", f"the folder {self._file.parent} {reason}")
 
     def ready(self, addresses: Sequence[str]) -> None:
         """Say that clients are served."""

@@ -34,7 +34,8 @@ def claim(owners: Owners, route: ModelRoute, request: PredictRequest) -> TakenOv
     """
     if not request.episode_info:
         raise Refused("invalid_request", "PREDICT wants at least one row")
-    mine, taken_over = route.episodes, []
+    mine = route.episodes
+    taken_over: TakenOver = []
     for info in request.episode_info:
         episode_id = info.episode_id
         if episode_id in mine:

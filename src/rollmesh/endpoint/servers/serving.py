@@ -77,12 +77,16 @@ class Server(ABC):
         address: str | Address | Sequence[str | Address],
         options: ServerOptions | None = None,
     ) -> None:
+        _check_options(options)
         self.options = (options or ServerOptions()).with_environment()
-        given = [address] if isinstance(address, (str, Address)) else list(address)
+        given: list[Any] = [address]
+        if isinstance(address, Sequence) and not isinstance(address, str):
+            given = list(address)
         if not given:
             raise InvalidSpec("address", "wants at least one")
         self._asked = [
-            _absolute(parse_address(one, "bind") if isinstance(one, str) else one) for one in given
+            _absolute(one if isinstance(one, Address) else parse_address(one, "bind"))
+            for one in given
         ]
         for asked in self._asked:
             check_bind(
@@ -259,12 +263,14 @@ class Server(ABC):
 
         Raises:
             ListenFailed: One of them is in use or cannot be bound; none is bound then.
-            InvalidSpec: No transport of ours listens there.
+            InvalidSpec: No transport of ours listens there, or the word that the server is ready
+                could not be passed on.
         """
         with self._lock:
             if self._begun or self._closing:
                 raise RuntimeError("a server can be started once")
             self._begun = True
+        self.readiness.check()
         try:
             for asked in self._asked:
                 self._doors.append(self._door(asked))
@@ -275,7 +281,8 @@ class Server(ABC):
 
     def _door(self, address: Address) -> Door:
         if address.protocol == "grpc":
-            import rollmesh.endpoint.servers.grpc_door  # noqa: F401 - adds itself; loads grpc
+            # adds itself; loads grpc
+            import rollmesh.endpoint.servers.grpc_door  # noqa: F401  # pyright: ignore[reportUnusedImport]
         make = DOORS.get(address.protocol)
         if make is not None:
             return make(self, address)
@@ -426,6 +433,11 @@ class Server(ABC):
             self._idle_since_ns = now_ns()
         if not self._sessions:
             self._watchdog.ring()
+
+
+def _check_options(options: object) -> None:
+    if options is not None and not isinstance(options, ServerOptions):
+        raise InvalidSpec("options", f"wants ServerOptions or None, got {options!r:.100}")
 
 
 def _refusal(code: str, message: str, *, is_recoverable: bool = False) -> ErrorBody:

@@ -88,19 +88,30 @@ class EngineParts:
         """Return what an exception of a port comes to."""
         if not isinstance(exc, PortTimeout):
             return task.explain(operation, exc)
-        error = self.timed_out(operation, abandoned=False)
+        error = self.timed_out(operation, abandoned=False, told=str(exc))
         error.__cause__ = exc
         return error
 
-    def timed_out(self, operation: Operation, *, abandoned: bool) -> OperationTimeout:
-        """Return the error of an operation that did not come back in time (rule R16)."""
+    def timed_out(
+        self, operation: Operation, *, abandoned: bool, told: str = ""
+    ) -> OperationTimeout:
+        """Return the error of an operation that did not come back in time (rule R16).
+
+        Args:
+            operation: What did not.
+            abandoned: Whether its endpoint is left behind.
+            told: What the port says of it; where it is silent, the address of a served one.
+        """
+        address = self._address(operation)
+        more = told or (f"served at {address}" if address else "")
         limit = operation.timeout_s or 0.0
         component = self.component(operation)
         is_reset = isinstance(operation.request, ResetRequest)  # which belongs to no step
         where = "" if is_reset else f" at step {operation.step}"
         error = OperationTimeout(
             f"{component}: {operation.name} timed out: it did not come back within {limit:g} s"
-            f"{where}; look at what the {operation.target} does there, or raise the limit",
+            f"{where}; look at what the {operation.target} does there, or raise the limit"
+            + (f" ({more})" if more else ""),
             timeout_s=limit,
             route=self.env_id,
             component=component,
@@ -109,6 +120,14 @@ class EngineParts:
         )
         error.abandoned = abandoned
         return error
+
+    def _address(self, operation: Operation) -> str:
+        """Return where the endpoint of an operation is served; nothing for one in this process."""
+        port = self.port(operation)
+        address_of = getattr(port, "address_of", None)
+        if address_of is not None:
+            return address_of(operation.env_indices)
+        return str(getattr(port, "address", "") or "")
 
     def cancelled(self, operation: Operation) -> RouteCancelled:
         """Return the error of an operation that a cancel interrupted or prevented (rule R15)."""

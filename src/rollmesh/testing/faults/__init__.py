@@ -65,3 +65,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above
         from importlib import import_module
 
         return getattr(import_module(f"{__name__}.{module}"), name)
+
+    def __dir__() -> list[str]:
+        """List the public names, loaded or not."""
+        return sorted({*globals(), *__all__})
