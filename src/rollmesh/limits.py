@@ -24,10 +24,12 @@ _JSON_NAMES = {
     "configure_s": "configureRouteTimeoutMs",
     "env_reset_s": "envResetTimeoutMs",
     "model_predict_s": "modelPredictTimeoutMs",
+    "model_first_predict_s": "modelFirstPredictTimeoutMs",
     "env_step_s": "envStepTimeoutMs",
     "close_s": "serviceCloseTimeoutMs",
     "telemetry_window_s": "telemetryWindowMs",
 }
+_ZERO_OK = frozenset(["model_first_predict_s", "telemetry_window_s"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +37,8 @@ class Limits:
     """How long each operation may take, in seconds; None means no limit.
 
     Infinity, and whatever is longer than `LONGEST_WAIT_S`, is accepted and stored as None. 0 is
-    allowed for `telemetry_window_s` only, where it turns window telemetry off.
+    allowed for `telemetry_window_s`, where it turns window telemetry off, and for
+    `model_first_predict_s`, where it means `model_predict_s`.
 
     Attributes:
         env_connect_s: Building or connecting an env, a rebuild included.
@@ -43,6 +46,7 @@ class Limits:
         configure_s: Preparing the route between the two.
         env_reset_s: One reset.
         model_predict_s: One predict.
+        model_first_predict_s: The same until the model has answered once: it may have to compile.
         env_step_s: One env step.
         close_s: Closing an endpoint, releasing an adapter, one eviction.
         telemetry_window_s: Time between two window snapshots.
@@ -56,16 +60,22 @@ class Limits:
     configure_s: float | None = 600.0
     env_reset_s: float | None = 300.0
     model_predict_s: float | None = 300.0
+    model_first_predict_s: float | None = 0.0
     env_step_s: float | None = 300.0
     close_s: float | None = 5.0
     telemetry_window_s: float | None = 1.0
 
     def __post_init__(self) -> None:
         for name in _JSON_NAMES:
-            zero_ok = name == "telemetry_window_s"
+            zero_ok = name in _ZERO_OK
             value = check_duration(f"limits.{name}", getattr(self, name), zero_ok=zero_ok)
             is_endless = value is not None and value > LONGEST_WAIT_S
             object.__setattr__(self, name, None if is_endless else value)
+
+    def predict_s(self, *, is_first: bool) -> float | None:
+        """Return the limit of a predict, the first one of a model or a later one."""
+        first_s = self.model_first_predict_s
+        return first_s if is_first and first_s != 0 else self.model_predict_s
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> Limits:
@@ -89,16 +99,22 @@ class Limits:
                     field, f"is given twice: {name} (seconds) and {_JSON_NAMES[name]} are one limit"
                 )
             unit, per_s = ("seconds", 1.0) if key == name else ("milliseconds", 1000.0)
-            zero_ok = name == "telemetry_window_s"
+            zero_ok = name in _ZERO_OK
             checked = check_duration(field, value, zero_ok=zero_ok, unit=unit)
             given[name] = None if checked is None else checked / per_s
         return cls(**given)
 
     def to_json(self) -> dict[str, float | None]:
-        """Return the limits under their JSON names, in milliseconds; null is no limit."""
+        """Return the limits under their JSON names, in milliseconds; null is no limit.
+
+        One that only repeats another is left out.
+        """
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        if values["model_first_predict_s"] == 0:
+            del values["model_first_predict_s"]
         return {
-            _JSON_NAMES[f.name]: None if (v := getattr(self, f.name)) is None else v * 1000.0
-            for f in fields(self)
+            _JSON_NAMES[name]: None if value is None else value * 1000.0
+            for name, value in values.items()
         }
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from rollmesh.errors import InvalidSpec
+import rollmesh
+from rollmesh.errors import InvalidSpec, OperationTimeout
 from rollmesh.limits import LONGEST_WAIT_S, Limits, check_duration, timeout_ms
 
 NAMES = [field.name for field in fields(Limits)]
-WAITS = [name for name in NAMES if name != "telemetry_window_s"]
+WAITS = [name for name in NAMES if name not in {"telemetry_window_s", "model_first_predict_s"}]
 
 
 def test_r4_defaults():
@@ -48,6 +50,15 @@ def test_r4_what_is_no_duration_is_refused_with_its_field(name, bad):
 def test_r4_zero_is_refused_for_what_waits(name, zero):
     with pytest.raises(InvalidSpec, match="more than 0 seconds"):
         Limits(**{name: zero})
+
+
+def test_the_first_predict_has_a_limit_of_its_own_where_one_is_given():
+    same, longer = Limits(model_predict_s=2), Limits(model_predict_s=2, model_first_predict_s=60)
+    assert (same.predict_s(is_first=True), same.predict_s(is_first=False)) == (2.0, 2.0)
+    assert (longer.predict_s(is_first=True), longer.predict_s(is_first=False)) == (60.0, 2.0)
+    assert Limits(model_first_predict_s=None).predict_s(is_first=True) is None
+    assert Limits.from_json(longer.to_json()) == longer
+    assert "modelFirstPredictTimeoutMs" not in same.to_json()
 
 
 def test_r4_zero_is_allowed_for_the_telemetry_window():
@@ -159,3 +170,39 @@ def test_r4_a_check_takes_the_name_of_any_field():
 
 def vars_of(limits):
     return [getattr(limits, name) for name in NAMES]
+
+
+# --------------------------------------------------------------------------------- in a run
+
+
+class Warming:
+    """Takes its time for the first answer; the second one never comes in time if told so."""
+
+    def __init__(self, later_s=0.0):
+        self.later_s = later_s
+        self.calls = 0
+
+    def predict(self, observation):
+        self.calls += 1
+        time.sleep(0.3 if self.calls == 1 else self.later_s)
+        return 0
+
+
+LIMITED = {"limits": Limits(model_predict_s=0.1, model_first_predict_s=30.0)}
+
+
+def test_a_model_may_take_longer_for_its_first_answer():
+    result = rollmesh.evaluate(Warming, "CartPole-v1", episodes=2, **LIMITED)
+    assert len(result.episodes) == 2
+
+
+def test_later_answers_have_the_usual_limit():
+    with pytest.raises(OperationTimeout, match=r"0\.1 s"):
+        rollmesh.evaluate(
+            Warming, "CartPole-v1", model_kwargs={"later_s": 5.0}, episodes=2, **LIMITED
+        )
+
+
+def test_without_a_limit_of_its_own_the_first_answer_has_the_usual_one():
+    with pytest.raises(OperationTimeout, match=r"0\.1 s"):
+        rollmesh.evaluate(Warming, "CartPole-v1", episodes=2, limits=Limits(model_predict_s=0.1))

@@ -117,12 +117,17 @@ class WorkerLanes:
         else:
             kind = Kind.WELCOME if type(result) is Welcome else request.kind
             reply = Message(kind, request_id, result)
-        with contextlib.suppress(ConnectionLost, TransportTimeout):  # whoever reads sees it
-            try:
-                self._connection.send(reply)
-            except (WireError, InvalidValue) as exc:
-                body = error_body(exc, where=f"sending what {where} returned", is_trusted=True)
-                self._connection.send(error(request_id, body))
+        try:
+            self._send(reply, where)
+        except (ConnectionLost, TransportTimeout):  # whoever reads sees it
+            return
+
+    def _send(self, reply: Message, where: str) -> None:
+        try:
+            self._connection.send(reply)
+        except (WireError, InvalidValue) as exc:
+            body = error_body(exc, where=f"sending what {where} returned", is_trusted=True)
+            self._connection.send(error(reply.request_id, body))
 
     # ------------------------------------------------------------------------ build and close
 

@@ -138,7 +138,13 @@ class RouteDriver:
     def _engine(self, cancel: CancelToken, groups: int) -> Engine:
         spec = self._spec
         limits = spec.limits
-        timeouts = [limits.env_reset_s, limits.env_step_s, limits.model_predict_s, limits.close_s]
+        timeouts = [
+            limits.env_reset_s,
+            limits.env_step_s,
+            limits.model_predict_s,
+            limits.predict_s(is_first=True),
+            limits.close_s,
+        ]
         parts = EngineParts(
             env=self._env,
             model=self._model,

@@ -29,7 +29,11 @@ from rollmesh.spaces.codec import Leaves
 
 
 class Requests:
-    """Makes the operations of one route; shared by its groups."""
+    """Makes the operations of one route; shared by its groups.
+
+    Attributes:
+        is_answered: Whether the model has answered a predict; the first may take longer.
+    """
 
     def __init__(self, spec: SessionSpec) -> None:
         self._spec = spec
@@ -40,7 +44,10 @@ class Requests:
         limits = spec.limits
         self._reset_ms = timeout_ms(limits.env_reset_s)
         self._step_ms = timeout_ms(limits.env_step_s)
-        self._predict_ms = timeout_ms(limits.model_predict_s)
+        self.is_answered = False
+        self._first_s = limits.predict_s(is_first=True)
+        self._predict_s = limits.model_predict_s
+        self._predict_ms = timeout_ms(self._predict_s)
 
     def reset(self, group: Group, lanes: Sequence[Lane], episodes: Sequence[Episode]) -> Operation:
         """Ask for the first observations of these episodes; all lanes of the env are not named."""
@@ -82,14 +89,16 @@ class Requests:
         phase = "reset_observation" if group.reset_since_predict else "step_observation"
         group.reset_since_predict = False
         spec = self._spec
+        limit_s, limit_ms = self._predict_s, self._predict_ms
+        if not self.is_answered:
+            limit_s, limit_ms = self._first_s, timeout_ms(self._first_s)
         request = PredictRequest(
             context=self._context(phase),
             observation=rows,
             episode_info=infos,
-            timeout_ms=self._predict_ms,
+            timeout_ms=limit_ms,
             execution_horizon=spec.execution_horizon,
         )
-        limit_s = spec.limits.model_predict_s
         return Operation("model", "predict", request, "model.predict", ask[0].steps, limit_s)
 
     def step(self, group: Group, action: Leaves) -> Operation:

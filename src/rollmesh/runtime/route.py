@@ -170,6 +170,7 @@ class Route:
             response_bytes=reply.response_bytes,
             rows=rows,
         )
+        self.requests.is_answered = True
         frames = reply.frames
         if not frames:
             raise ProtocolError(

@@ -79,6 +79,7 @@ class RemoteModel(HasModelAddress):
         self._count = 0
         self._episode: EpisodeInfo | None = None
         self._frames: list[Any] = []
+        self._is_answered = False
 
     def configure(
         self,
@@ -152,15 +153,17 @@ class RemoteModel(HasModelAddress):
         contract = self._ready("predict")
         if self._episode is None:
             self._episode = EpisodeInfo(MINT.mint())
+        limit_s = self._limits.predict_s(is_first=not self._is_answered)
         request = PredictRequest(
             context=self._context("predict"),
             observation=contract.observation_space.codec.encode(observation, self._checker),
             episode_info=(self._episode,),
-            timeout_ms=timeout_ms(self._limits.model_predict_s),
+            timeout_ms=timeout_ms(limit_s),
             execution_horizon=self._horizon,
         )
-        limit_s = self._limits.model_predict_s
-        return self._calls.do("predict", self._port.predict, request, limit_s=limit_s).frames
+        reply = self._calls.do("predict", self._port.predict, request, limit_s=limit_s)
+        self._is_answered = True
+        return reply.frames
 
     def close(self) -> None:
         """Have everything forgotten and end the session; closing again does nothing."""
