@@ -106,7 +106,8 @@ def _serve(server_type: type[Any], target: Any, asked: argparse.Namespace) -> No
 
     usual = ServerOptions().connection
     options = ServerOptions(
-        connection=dataclasses.replace(usual, spin=asked.spin, processes=asked.processes)
+        native=False,  # what is measured is the address that was asked for
+        connection=dataclasses.replace(usual, spin=asked.spin, processes=asked.processes),
     )
     with server_type(target, asked.address, options) as server:
         ready(server.address)

@@ -62,12 +62,13 @@ GRPC = Link(address="tcp://127.0.0.1:0", transport="grpc")
 
 
 def options(**given: Any) -> ServerOptions:
-    """Return the options of a server that a case may leave hanging."""
+    """Return the options of a server that a case may leave hanging, and is reached as it says."""
     return ServerOptions(
         expose_tracebacks=True,
         drain_timeout_s=0.2,
         close_timeout_s=0.5,
         build_timeout_s=30,
+        native=False,
         **given,
     )
 

@@ -35,6 +35,7 @@ from rollmesh.ports import (
 )
 from rollmesh.spaces.space import Box
 from rollmesh.testing.faults import Child
+from rollmesh.transport.address import parse_address
 
 NATIVE = {
     "unix": "rollmesh+unix://",
@@ -209,14 +210,20 @@ def child_of(side, transport, **kwargs):
 def env_port(address, *, connect_s=LIMIT_S, lanes=None, **options):
     """Return a port of a served env."""
     limits = Limits(env_connect_s=connect_s)
-    return connect_env(str(address), ClientOptions(**options), limits=limits, lanes=lanes)
+    return connect_env(str(address), _client(address, options), limits=limits, lanes=lanes)
 
 
 def model_port(address, *, connect_s=LIMIT_S, **options):
     """Return a port of a served model."""
     route = ModelRoute(contract=CONTRACT, session_id="session", env_id="route")
     limits = Limits(model_connect_s=connect_s, close_s=0.5)
-    return connect_model(str(address), route, ClientOptions(**options), limits=limits)
+    return connect_model(str(address), route, _client(address, options), limits=limits)
+
+
+def _client(address, options):
+    """Return the options of a client that stays with the transport of the address."""
+    is_grpc = parse_address(str(address)).protocol == "grpc"
+    return ClientOptions(**{"transport": "grpc" if is_grpc else "auto", **options})
 
 
 def reset(port, seed=1, *, naps=None, timeout_s=None, lanes=()):

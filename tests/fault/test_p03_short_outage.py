@@ -159,8 +159,8 @@ def test_p3_links_of_both_sides_that_break_all_the_time_change_no_result(transpo
     most_bytes = MOST_BYTES[large if name == "scalar" else "small"]
     plan = {key: value for key, value in subject.plan if key != "num_envs"}
     with (
-        EnvServer(subject.env, address, ServerOptions(**dict(subject.served))) as env,
-        ModelServer(subject.model(), address) as model,
+        EnvServer(subject.env, address, ServerOptions(**dict(subject.served), native=False)) as env,
+        ModelServer(subject.model(), address, ServerOptions(native=False)) as model,
         breaking(env.address, 5, most_bytes, "down") as env_proxy,
         breaking(model.address, 6, most_bytes, "up") as model_proxy,
     ):

@@ -37,14 +37,13 @@ def token_file(tmp_path: Path) -> str:
     ("flags", "expected"),
     [
         (ServeFlags(), ["rollmesh+unix://"]),
-        (ServeFlags(address=("5000",)), ["5000", "rollmesh+unix://"]),
-        (ServeFlags(address=("5000",), native=False), ["5000"]),
+        (ServeFlags(address=("5000",)), ["5000"]),
         (ServeFlags(native=False), ["rollmesh+unix://"]),
         (ServeFlags(address=("5000", "rollmesh+tcp://h:1")), ["5000", "rollmesh+tcp://h:1"]),
         (ServeFlags(address=("rollmesh+unix:///a",)), ["rollmesh+unix:///a"]),
     ],
 )
-def test_a_private_socket_stands_beside_grpc_addresses(flags, expected) -> None:
+def test_a_private_socket_is_listened_at_where_no_address_is_given(flags, expected) -> None:
     assert flags.addresses() == expected
 
 
@@ -61,6 +60,7 @@ def test_serve_options_are_passed_on(token_file: str) -> None:
         tls_cert="c",
         tls_key="k",
         expose_tracebacks=True,
+        native=False,
     )
     assert flags.options() == ServerOptions(
         max_sessions=3,
@@ -68,6 +68,7 @@ def test_serve_options_are_passed_on(token_file: str) -> None:
         token=SECRET,
         tls=TlsServer(certificate="c", key="k"),
         expose_tracebacks=True,
+        native=False,
     )
 
 
@@ -113,7 +114,7 @@ def test_connect_options_that_are_wrong_change_nothing() -> None:
 def test_eval_reaches_both_ends_with_the_token_of_a_file(
     token_file: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    options = ServerOptions(token=SECRET)
+    options = ServerOptions(token=SECRET, native=False)
     with (
         EnvServer("CartPole-v1", "127.0.0.1:0", options) as env,
         ModelServer("random", "rollmesh+unix://", options) as model,

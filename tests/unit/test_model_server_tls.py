@@ -72,7 +72,7 @@ def serve(scheme, files):
 
     def start(**options):
         tls = TlsServer(certificate=files["server"], key=files["server_key"], **options)
-        options = ServerOptions(tls=tls, token=SECRET)
+        options = ServerOptions(tls=tls, token=SECRET, native=False)
         server = ModelServer(double, f"{scheme}://127.0.0.1:0", options)
         servers.append(server.start())
         return server.address
@@ -134,7 +134,8 @@ def test_a_certificate_that_is_not_believed_is_told_at_once(serve, files, ca, na
 
 
 def test_a_server_without_tls_is_told_at_once(scheme, files):
-    with ModelServer(double, f"{scheme}://127.0.0.1:0", ServerOptions(token=SECRET)) as server:
+    options = ServerOptions(token=SECRET, native=False)
+    with ModelServer(double, f"{scheme}://127.0.0.1:0", options) as server:
         text = refusal(server.address, TlsClient(ca=files["ca"]))
     assert "does the server use TLS?" in text
 

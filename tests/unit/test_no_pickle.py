@@ -18,10 +18,13 @@ from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.clients.probing import probe
 from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.transport.address import parse_address
 
 PACKAGE = Path(rollmesh.__file__).parent
 ADDRESSES = ("rollmesh+unix://", "rollmesh+tcp://127.0.0.1:0", "127.0.0.1:0")
+STAYS = ServerOptions(native=False)
+"""Whoever comes over gRPC stays with it."""
 FORBIDDEN = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
 
 RUN_UNDER_AUDIT = """
@@ -38,7 +41,9 @@ import gymnasium
 import rollmesh
 from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.server_options import ServerOptions
 
+options = ServerOptions(native=False)  # what is served over gRPC stays there
 for num_envs in (1, 2):
     result = rollmesh.evaluate(
         "random", "CartPole-v1", episodes=3, base_seed=0, num_envs=num_envs
@@ -47,7 +52,10 @@ for num_envs in (1, 2):
     result.to_json()
 
 for address in ADDRESSES:
-    with EnvServer("CartPole-v1", address) as env, ModelServer("random", address) as model:
+    with (
+        EnvServer("CartPole-v1", address, options) as env,
+        ModelServer("random", address, options) as model,
+    ):
         result = rollmesh.evaluate(model.address, env.address, episodes=3, base_seed=0)
     assert len(result.episodes) == 3
 import pickle
@@ -99,7 +107,7 @@ def test_a_run_and_a_served_run_find_no_class_by_pickle() -> None:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_C63_a_hostile_peer_sets_nothing_off_and_others_are_served(address: str) -> None:
-    with EnvServer("CartPole-v1", address) as server:
+    with EnvServer("CartPole-v1", address, STAYS) as server:
         where = parse_address(server.address)
         for data in HOSTILE:
             family = socket.AF_UNIX if where.family == "unix" else socket.AF_INET
@@ -129,7 +137,10 @@ def test_C63_what_only_pickle_could_carry_is_named_and_not_carried(address: str)
         def step(self, action):
             return 0, 0.0, True, False, {"bomb": Bomb()}
 
-    with EnvServer(Bombs, address) as env, ModelServer(lambda _: Bomb(), address) as model:
+    with (
+        EnvServer(Bombs, address, STAYS) as env,
+        ModelServer(lambda _: Bomb(), address, STAYS) as model,
+    ):
         rollmesh.evaluate("random", env.address, episodes=1)
         with pytest.raises(rollmesh.ModelFailed, match="Bomb"):
             rollmesh.evaluate(model.address, env.address, episodes=1)

@@ -110,7 +110,7 @@ def test_a_served_run_logs_no_token_and_no_observation(
 ) -> None:
     monkeypatch.delenv("ROLLMESH_TOKEN_FILE", raising=False)
     monkeypatch.setenv("ROLLMESH_TOKEN", TOKEN)
-    options = ServerOptions(token=TOKEN, expose_tracebacks=False)
+    options = ServerOptions(token=TOKEN, expose_tracebacks=False, native=False)
     with EnvServer(Canaries, address, options) as env:
         other = address.replace("canary", "canary-model")
         with ModelServer(constant, other, options) as model:
@@ -121,7 +121,7 @@ def test_a_served_run_logs_no_token_and_no_observation(
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_what_goes_wrong_logs_no_token_and_no_observation(address: str, words: list[str]) -> None:
-    options = ServerOptions(token=TOKEN, resume_grace_s=0.0)
+    options = ServerOptions(token=TOKEN, resume_grace_s=0.0, native=False)
     with EnvServer(Canaries, address, options) as server:
         with pytest.raises(EndpointFault) as refused:
             connect_env(server.address, client_options(token=WRONG, environ={}))

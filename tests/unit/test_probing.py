@@ -63,7 +63,7 @@ ADDRESSES = ["rollmesh+unix://", "rollmesh+tcp://127.0.0.1:0", "mem://probed", "
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_an_env_is_described_and_not_touched(address: str, calls: list[str]) -> None:
-    with EnvServer(Camera, address) as server:
+    with EnvServer(Camera, address, ServerOptions(native=False)) as server:
         report = look(server.address)
         assert (report.health, report.service, report.detail) == ("serving", "env", "")
         assert report.contract == server.contract
@@ -92,7 +92,7 @@ def test_the_path_says_what_is_used_and_why() -> None:
 
 
 def test_a_grpc_address_leads_to_the_native_one() -> None:
-    with EnvServer("CartPole-v1", ["127.0.0.1:0", "rollmesh+unix://"]) as server:
+    with EnvServer("CartPole-v1", "127.0.0.1:0") as server:
         address, native = server.addresses
         report = look(address)
         forced = look(address, transport="grpc")

@@ -17,7 +17,6 @@ from rollmesh.endpoint.clients.client_options import (
     client_options,
 )
 from rollmesh.endpoint.servers.server_options import ServerOptions
-from rollmesh.transport.address import parse_address
 from rollmesh.transport.security import (
     TOKEN_FILE_VARIABLE,
     TOKEN_VARIABLE,
@@ -64,10 +63,6 @@ def whole_numbers(_type: Any, tokens: Sequence[Token]) -> tuple[int, ...]:
     except ValueError:
         msg = f"wants whole numbers, split by commas, got {tokens[0].value!r}"
         raise ValueError(msg) from None
-
-
-PRIVATE = "rollmesh+unix://"
-"""Listens at a socket file of this user in a private folder."""
 
 
 def _flag(text: str) -> Parameter:
@@ -144,15 +139,8 @@ class ServeFlags:
     json: Annotated[bool, _flag("Print one line of JSON once we serve.")] = False
 
     def addresses(self) -> list[str]:
-        """Return where to listen.
-
-        Raises:
-            InvalidSpec: One of them is no address.
-        """
-        asked = [parse_address(text, "bind") for text in self.address]
-        protocols = {address.protocol for address in asked}
-        private = [PRIVATE] if not asked or (self.native and protocols == {"grpc"}) else []
-        return [*self.address, *private]
+        """Return where to listen; a private socket file where nothing was asked for."""
+        return list(self.address) or ["rollmesh+unix://"]
 
     def options(self, **more: Any) -> ServerOptions:
         """Return the options of the server.
@@ -174,6 +162,7 @@ class ServeFlags:
             "token": load_token(file=self.token_file),
             "tls": server_tls(self.tls_cert, self.tls_key, self.tls_client_ca),
             "insecure_plaintext": self.insecure_plaintext,
+            "native": self.native,
             "expose_tracebacks": self.expose_tracebacks,
             "allow_remote_shutdown": self.allow_remote_shutdown,
             "conformance": self.conformance,

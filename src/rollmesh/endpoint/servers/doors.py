@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from rollmesh.errors import ConnectionLost, InvalidSpec
@@ -27,6 +28,8 @@ _logger = logging.getLogger(__name__)
 
 MOST_GREETED = 64
 """Connections that have not said who they are; more are dropped."""
+PRIVATE = Address(protocol="native", family="unix")
+"""Listens at a socket file of this user in a private folder."""
 
 Greet = Callable[[Connection, Peer], None]
 
@@ -122,6 +125,20 @@ class ListenerDoor:
             _logger.exception("greeting_failed address=%s", self.address)
         finally:
             self._greeting.release()
+
+
+def private_addresses(asked: Iterable[Address], *, native: bool) -> list[Address]:
+    """Return where a server listens for clients of ours on this machine, beside what was asked for.
+
+    That is a private socket file where all addresses speak gRPC, and nothing where one of them is
+    native already, or where this platform has no socket files.
+
+    Args:
+        asked: Where the server was asked to listen.
+        native: Whether it may.
+    """
+    is_only_grpc = all(address.protocol == "grpc" for address in asked)
+    return [PRIVATE] if native and is_only_grpc and hasattr(socket, "AF_UNIX") else []
 
 
 def no_door(address: Address) -> InvalidSpec:

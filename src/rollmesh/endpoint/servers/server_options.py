@@ -62,6 +62,8 @@ class ServerOptions:
             `ROLLMESH_TOKEN_FILE`), and without one there none is asked for.
         tls: TLS of the TCP addresses; None is the environment's (`ROLLMESH_TLS_CERT`, …).
         insecure_plaintext: Allow addresses that strangers can reach without TLS and token.
+        native: Whether a server with gRPC addresses only also listens at a private socket file, to
+            which rollmesh clients on this machine change over.
         expose_tracebacks: Tell every client the tracebacks of env and model; else only those of
             the same user on this machine.
         conformance: What happens to values outside their space: `warn`, `strict` or `off`.
@@ -94,6 +96,7 @@ class ServerOptions:
     token: str | Token | None = None
     tls: TlsServer | None = None
     insecure_plaintext: bool = False
+    native: bool = True
     expose_tracebacks: bool = False
     conformance: Policy = "warn"
     num_envs: int | None = None

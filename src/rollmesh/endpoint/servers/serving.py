@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import rollmesh
 from rollmesh.endpoint.error_bodies import error
-from rollmesh.endpoint.servers.doors import Door, ListenerDoor, no_door
+from rollmesh.endpoint.servers.doors import Door, ListenerDoor, no_door, private_addresses
 from rollmesh.endpoint.servers.lifecycle import Readiness, Signals
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.endpoint.servers.sessions import Arrival, Session, Terms
@@ -274,6 +274,8 @@ class Server(ABC):
         try:
             for asked in self._asked:
                 self._doors.append(self._door(asked))
+            for private in private_addresses(self._asked, native=self.options.native):
+                self._try_door(private)
         except BaseException:
             for door in self._doors:
                 door.close()
@@ -291,6 +293,13 @@ class Server(ABC):
         options = self.options
         wrap = None if options.tls is None or address.family != "tcp" else server_wrap(options.tls)
         return ListenerDoor(address, self.greet, options=options.connection, wrap=wrap)
+
+    def _try_door(self, address: Address) -> None:
+        """Listen at an address that nobody asked for: a server does without it where it cannot."""
+        try:
+            self._doors.append(self._door(address))
+        except OSError as exc:  # ListenFailed is one
+            _logger.warning("no_native_address detail=%s; clients stay with gRPC", exc)
 
     def _open_doors(self) -> None:
         self._idle_since_ns = now_ns()
