@@ -8,13 +8,18 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --quiet
 # The slow tests need a torch, preferably a build without a GPU; tried in this order.
 TORCH ?= torch==2.13.0
 TORCH_ELSE ?= torch
+# How many tests run at once; 0: one after the other, in one process (as with a plain pytest).
+TEST_PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist worksteal
+# Tests start a thousand processes, which would each compile every module that they import.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-full bench bench-short lint format types layers clean
 
 help:
 	@echo "make demo        evaluate shipped policies; then a fleet: killed, resumed, compared"
-	@echo "make test        run the quick tests (about seven minutes on two cores)"
+	@echo "make test        run the quick tests (about four minutes on two cores)"
 	@echo "make test-slow   run the slow tests too (installs torch and stable-baselines3)"
 	@echo "make test-full   run fault tests in full count"
 	@echo "make bench       print the table of performance ratios (bench-short: a short form)"
@@ -27,10 +32,10 @@ demo: $(VENV)/.demo
 	$(BIN)/python examples/fleet_demo.py
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.slow
-	$(BIN)/python -m pytest -m "(slow or fault) and not fault_full" --timeout=600 $(PYTEST_ARGS)
+	$(PYTEST) -m "(slow or fault) and not fault_full" --timeout=600 $(PYTEST_ARGS)
 
 test-full: $(VENV)/.test
 	$(BIN)/python -m pytest -m "fault_full" --timeout=3600 $(PYTEST_ARGS)

@@ -9,7 +9,9 @@ A block is left out by a comment on the line before it that says why:
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import shlex
 import signal
@@ -26,6 +28,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 LEFT_OUT = re.compile(r"<!-- no-test: \S[^>]*-->\s*\Z")
 RUN_COMMAND = "import sys; from rollmesh.cli import main; sys.exit(main())"
+
+UNASKED = range(20_000, 32_000)
+"""Ports that systems give to nobody who asks for any: what is free stays free for a while."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +88,17 @@ def has_servers(commands: list[list[str]]) -> bool:
     return any(command[-1] == "&" for command in commands)
 
 
+def free_port() -> int:
+    while True:
+        port = random.choice(UNASKED)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 def with_free_ports(commands: list[list[str]]) -> list[list[str]]:
     text = "\0".join(shlex.join(command) for command in commands)
     for port in sorted(set(re.findall(r"\b500\d\b", text))):
-        with socket.create_server(("127.0.0.1", 0)) as sock:
-            text = re.sub(rf"\b{port}\b", str(sock.getsockname()[1]), text)
+        text = re.sub(rf"\b{port}\b", str(free_port()), text)
     return [shlex.split(command) for command in text.split("\0")]
 
 

@@ -103,6 +103,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.fault
+@pytest.mark.alone
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("misdeed", FEW)
 def test_p9_the_others_go_on_for_a_while(tmp_path, undisturbed, misdeed):
@@ -111,6 +112,7 @@ def test_p9_the_others_go_on_for_a_while(tmp_path, undisturbed, misdeed):
 
 
 @pytest.mark.fault_full
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("misdeed", MISDEEDS)
 def test_p9_the_others_keep_their_throughput_for_a_minute(tmp_path, misdeed):

@@ -22,6 +22,16 @@ def trained(env):
     return model
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    """Small networks gain nothing by a second thread, and lose much where the cores are taken."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def address():
     with EnvServer("CartPole-v1", "rollmesh+unix://") as server:

@@ -81,7 +81,7 @@ def same(left, right):
         *(dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc), dt.date(2024, 1, 1), dt.timedelta(1)),
         *(dt.time(1), Colour.RED, Level.LOW, Pose(1, [2])),
         *([1, {"x": 2}], (1, 2), {"l": [1, {"x": (2,)}]}, {}, [], (), {1, 2}),
-        frozenset({1, ("a", 2)}),
+        frozenset({1, (2, 3.5)}),
         {0: 1, ("a", 1): 2, None: 3, 1.5: 4, b"k": 5, frozenset({1}): 6},
         {np.int64(8): 7, Colour.RED: 8},
         *(np.arange(6).reshape(2, 3), np.array(3), np.zeros((0, 2), np.float16)),

@@ -24,7 +24,7 @@ from rollmesh.wire.proto_metadata import (
 
 class Colour(enum.Enum):
     RED = 1
-    ODD = object()
+    ODD = frozenset()
 
 
 class Level(enum.IntEnum):
