@@ -86,7 +86,9 @@ _CODE_OF = {
 _NOT_BELIEVED = re.compile(r"CERTIFICATE_VERIFY_FAILED: ([^:;]+)")
 _OTHER_NAME = "Hostname Verification Check failed"
 _NO_TLS = "WRONG_VERSION_NUMBER"
-_HUNG_UP = "Secure read failed"
+_HUNG_UP = re.compile("Secure read failed|Socket closed|reset by peer", re.IGNORECASE)
+"""Said of a server that ended the connection, which one does that misses a certificate: in TLS 1.3
+after the client's side of the handshake is done. Which of them is a matter of moments."""
 _UNREACHED = frozenset({"UNAVAILABLE", "CANCELLED", "UNKNOWN", "INTERNAL", "ABORTED"})
 
 
@@ -128,7 +130,7 @@ def unreached(address: str, details: str, *, with_tls: bool) -> ConnectFailed:
         return TlsFailed(address, "what answers there is no TLS; does the server use TLS?")
     if not with_tls:
         hint = "does it want TLS?"
-    elif _HUNG_UP in details:
+    elif _HUNG_UP.search(details):
         hint = "does it want a certificate of ours (tls_client_cert), from a CA that it believes?"
     else:
         hint = "does it use TLS?"
