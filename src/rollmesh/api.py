@@ -30,7 +30,7 @@ from rollmesh.ports import AutoresetMode, EnvContract, Info
 from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.run_arguments import DRAWN_SEEDS, PathArgument, PlanArgument, RunArguments, Workers
 from rollmesh.running import plan_run, say, seed_message, why_stopped
-from rollmesh.runtime.cancel import CancelToken
+from rollmesh.runtime.cancel import DRAINED, CancelToken
 from rollmesh.runtime.driver import RouteDriver
 from rollmesh.runtime.report import RouteReport
 from rollmesh.runtime.spec import OnError, Replan, SessionSpec
@@ -253,7 +253,7 @@ class _Run:
             plan_seed=plan_seed,
             width=spec.width,
             elapsed_s=(SYSTEM_CLOCK.monotonic_ns() - started_ns) / 1e9,
-            stopped="asked to start no new episode" if short else None,
+            stopped=(self.cancel.drain_reason or DRAINED) if short else None,
         )
 
     def _with_seeds(

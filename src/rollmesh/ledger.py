@@ -22,7 +22,7 @@ from rollmesh.opening import Endpoints, name_of
 from rollmesh.results.packed import PackedEpisodes
 from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.runtime.background_hooks import BackgroundHooks
-from rollmesh.runtime.cancel import CancelToken
+from rollmesh.runtime.cancel import DRAINED, CancelToken
 from rollmesh.runtime.hooks import Dispatcher, Hooks
 from rollmesh.runtime.report import EpisodeSummary, LostAttempt, RouteReport
 
@@ -104,7 +104,7 @@ class Ledger:
         self.episodes[episode.index] = episode
         self._count(episode)
         if self.stopped is not None:
-            self.cancel.drain()
+            self.cancel.drain(self.stopped)
 
     def note_lost(self, lost: LostAttempt) -> None:
         """Write down an attempt that came to nothing; on the engine's thread."""
@@ -142,7 +142,7 @@ class Ledger:
         telemetry: TelemetrySnapshot | None = None if report is None else report.telemetry
         why = stopped or self.stopped
         if why is None and len(self.episodes) < len(run.plan.episodes):
-            why = "asked to start no new episode"
+            why = self.cancel.drain_reason or DRAINED
         return EvalResult(
             episodes=tuple(self.episodes[index] for index in sorted(self.episodes)),
             telemetry=telemetry,

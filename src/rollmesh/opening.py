@@ -269,6 +269,7 @@ class Endpoints:
                 conformance=options.model_conformance,
                 batching=options.batching,
                 limits=options.limits,
+                cancel=options.cancel,
             ).open(self._model, route)
         return open_model(
             self._model,

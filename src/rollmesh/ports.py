@@ -298,6 +298,16 @@ class ReadByWaiter(Protocol):
 
 
 @runtime_checkable
+class KeepsLimits(Protocol):
+    """A model port with `submit` that answers each predict itself when its limit is over.
+
+    It can make up for what hangs; the engine sets no deadline of its own.
+    """
+
+    keeps_predict_limit: bool
+
+
+@runtime_checkable
 class Interruptible(Protocol):
     """A port called on the engine's thread whose wait can be ended from another one."""
 

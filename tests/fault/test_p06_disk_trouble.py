@@ -22,8 +22,9 @@ mount -t tmpfs -o size=600k tmpfs "$1"
 "$2" "$3" "$1" tmpfs 20000
 echo resumed
 rm -f "$1/ballast"
-dd if=/dev/zero of="$1/ballast" bs=1k count=1 2>/dev/null
+dd if=/dev/zero of="$1/ballast" bs=1k count=1 2>/dev/null || :
 "$2" -m tests.fault.journal_reader "$1"
+grep -o '"failed": .*(ENOSPC' "$1/run.lock"
 mount -o remount,size=8m "$1"
 "$2" "$3" "$1" plain 100
 """
@@ -90,6 +91,9 @@ def test_p6_trouble_while_writing_is_named_and_loses_nothing_acknowledged(
     assert f"{len(seen):,} episodes are safely on disk. " in said
     assert advice in said
     assert "start the same command again" in said
+    run = read_run(tmp_path)
+    assert run.status == "stopped"
+    assert run.result.stopped.startswith("the journal failed: ")
     check_kept(tmp_path, seen)
 
 
@@ -102,6 +106,7 @@ def test_p6_a_full_file_system_is_named_and_loses_nothing_acknowledged(tmp_path)
     assert "Free some space, then start the same command again" in said
     kept = int(rest.splitlines()[0].removeprefix("kept "))
     assert 0 < len(seen) <= kept
+    assert '"failed": ' in rest.splitlines()[1]  # word of it was left on the full disk
     assert f"open {kept}" in rest, said
     assert len(acknowledged(rest.splitlines())) == 100
     assert rest.splitlines()[-1] == "closed"

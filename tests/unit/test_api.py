@@ -369,6 +369,19 @@ def test_a_cancel_from_another_thread_keeps_what_had_ended() -> None:
     assert caught.value.result.stopped == "enough"
 
 
+@pytest.mark.parametrize("given", [{}, {"num_envs": 2}, {"workers": 1}])
+def test_a_drained_run_says_why(given: dict[str, Any]) -> None:
+    cancel = CancelToken()
+
+    class Drain(Hooks):
+        def episode_started(self, event: Any) -> None:
+            cancel.drain("the lab closes")
+
+    result = evaluate(zero, Counter, episodes=100, hooks=Drain(), cancel=cancel, **given)
+    assert len(result.episodes) < 100
+    assert result.stopped == "the lab closes"
+
+
 def test_draining_ends_with_the_episodes_that_ran() -> None:
     cancel = CancelToken()
 

@@ -242,6 +242,20 @@ def test_a_follower_is_stopped_with_its_token_and_not_the_other_way_round():
         assert (own.reason, other.reason) == ("enough", "by hand")
 
 
+def test_the_first_reason_of_a_drain_wins_and_followers_hear_it():
+    token = CancelToken()
+    assert token.drain_reason is None
+    with token.follower() as early:
+        token.drain("enough")
+        token.drain("more than enough")
+        assert token.drain_reason == early.drain_reason == "enough"
+    with token.follower() as late:
+        assert late.drain_reason == "enough"
+    token = CancelToken()
+    token.drain()
+    assert token.drain_reason == "asked to start no new episode"
+
+
 def test_a_follower_of_a_stopped_token_is_stopped():
     token = CancelToken()
     token.drain()

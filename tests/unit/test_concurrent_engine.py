@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollmesh.errors import EnvFailed, OperationTimeout, RouteCancelled
+from rollmesh.errors import EnvFailed, OperationTimeout, RouteCancelled, SessionLost
 from rollmesh.limits import Limits
 from rollmesh.ports import SUBSET_STEP
 from rollmesh.runtime.cancel import CancelToken
@@ -156,6 +156,33 @@ def test_r16_r49_a_hung_model_times_out_and_is_not_released(late):
     assert not model.evictions
     assert len(warnings_of(run)) == 1
     assert env.closed == 1
+
+
+def test_r16_a_model_that_keeps_the_limit_of_a_predict_itself_is_never_left_behind(gate):
+    clock = FakeClock()
+
+    class Keeps(ThreadedModel):
+        keeps_predict_limit = True
+
+    def hangs():
+        clock.pass_s(100)
+        gate.reached.set()
+        raise SessionLost("it did not answer and was replaced")
+
+    model = Keeps(acts=plan_of(predict_3=hangs, predict_5=lambda: clock.pass_s(100)))
+    run = drive(
+        ThreadedEnv(1, length=lengths(4)),
+        model,
+        driver={"clock": clock},
+        limits=Limits(model_predict_s=SHORT),
+        episode_seeds=[7],
+        max_episodes=1,
+    )
+    (episode,) = run.ok.episodes
+    assert (episode.attempts, episode.seed) == (2, 7)
+    assert "it did not answer and was replaced" in episode.causes[0]
+    assert model.abandoned == 0
+    assert len(model.releases) == 1
 
 
 def test_r49_what_comes_back_after_all_is_dropped(late):

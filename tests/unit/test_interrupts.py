@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 
+import pytest
+
 from rollmesh.cli.interrupts import Interrupts
 from rollmesh.runtime.cancel import CancelToken
 
@@ -35,6 +37,19 @@ def test_who_interrupts_is_told_of_the_grace_and_of_the_second_time():
     (said,) = told
     assert said.startswith("interrupted: no new episode starts, running ones have 30 s to end")
     assert said.endswith("once more ends the run at once")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGINT, "interrupted (Ctrl-C)"), (signal.SIGTERM, "terminated (SIGTERM)")],
+)
+def test_a_run_that_ends_in_its_grace_says_which_signal_came(number, words):
+    token = CancelToken()
+    interrupts = Interrupts(token, lambda _: None, 30.0)
+    interrupts.session_started(None)
+    interrupts.on_signal(number, None)
+    interrupts.forget()
+    assert token.drain_reason == f"{words}: started no new episode"
 
 
 def test_a_run_that_ends_in_its_grace_is_not_cancelled():

@@ -38,6 +38,7 @@ class Toy:
         self.released = 0
         self.abandoned = False
         self.closed = threading.Event()
+        self.killed = threading.Event()
 
     def submit(self, method, request, callback, env_indices):
         if method == "predict":
@@ -87,7 +88,8 @@ class Rig:
         for _ in self.toys:
             self.opened.get(timeout=LIMIT_S)
 
-    def open(self):
+    def open(self, cancel):
+        cancel.subscribe(self.may_open.release)
         assert self.may_open.acquire(timeout=LIMIT_S)
         if self.fails:
             raise EndpointFault("cannot be opened")
@@ -95,7 +97,9 @@ class Rig:
             toy = Toy(len(self.toys) + 1)
             self.toys.append(toy)
         self.opened.put(toy)
-        return Replica(port=toy, name=f"toy {toy.number}", close=toy.closed.set)
+        return Replica(
+            port=toy, name=f"toy {toy.number}", close=toy.closed.set, kill=toy.killed.set
+        )
 
     def allow(self):
         """Let one replica be opened again, and return it."""
@@ -118,12 +122,22 @@ class Rig:
         return (one, other) if [episode] in one.asked else (other, one)
 
 
-def ask(*episodes, values=None):
+def await_ready(model, count):
+    """Wait until so many replicas can be asked."""
+    for _ in range(int(LIMIT_S * 1000)):
+        if model.ready == count:
+            return
+        threading.Event().wait(0.001)
+    raise AssertionError(f"{model.ready} replicas are ready, not {count}")
+
+
+def ask(*episodes, values=None, limit_ms=0):
     values = [1.0] * len(episodes) if values is None else values
     return PredictRequest(
         context=AdapterContext("s", "r", f"q-{episodes}"),
         observation=[np.array(values, np.float32).reshape(-1, 1)],
         episode_info=tuple([EpisodeInfo(episode) for episode in episodes]),
+        timeout_ms=limit_ms,
     )
 
 
@@ -236,7 +250,7 @@ def test_a_plain_port_is_asked_on_a_thread_of_its_own():
             names.append("released")
 
     model = ReplicatedModel(
-        [lambda: Replica(port=Plain(), name="plain")], observation_space=SPACE, action_space=SPACE
+        [lambda _: Replica(port=Plain(), name="plain")], observation_space=SPACE, action_space=SPACE
     )
     model.predict(ask("a"))
     reset(model, "a")
@@ -328,10 +342,10 @@ def test_a_lost_replica_is_opened_anew_and_used(rig):
 def test_a_late_replica_is_opened_anew_too(rig):
     rig = rig(1)
     rig.toys[0].failure = PortTimeout("late")
-    with pytest.raises(PortTimeout):
+    with pytest.raises(SessionLost, match="late"):
         rig.model.predict(ask("a"))
     fresh = rig.allow()
-    assert rig.toys[0].closed.wait(LIMIT_S)
+    assert rig.toys[0].killed.wait(LIMIT_S)
     assert rig.model.predict(ask("b")).frames[0][0] == fresh.number
 
 
@@ -380,18 +394,84 @@ def test_a_replica_that_answers_again_has_all_its_restarts_again(rig):
         assert isinstance(results()[0], PredictReply)
 
 
+# -------------------------------------------------------------------------------- hangs
+
+LATE = r"the model's replica did not answer within 0\.05 s and was replaced \(toy \d\)"
+
+
+def test_a_replica_that_hangs_is_killed_and_opened_anew_and_the_others_go_on(rig):
+    rig = rig()
+    rig.model.predict(ask("a"))
+    rig.model.predict(ask("b"))
+    home, other = rig.home("a")
+    home.held = []
+    waits = rig.submit(ask("a2", "a", limit_ms=60_000))
+    with pytest.raises(SessionLost, match=LATE):
+        rig.model.predict(ask("a", limit_ms=50))
+    (neighbour,) = waits()
+    assert isinstance(neighbour, SessionLost)
+    assert "did not answer another request within 0.05 s" in str(neighbour)
+    assert home.killed.wait(LIMIT_S)
+    assert not home.closed.is_set()
+    with pytest.raises(SessionLost, match="did not answer another request"):
+        rig.model.predict(ask("a"))
+    assert rig.model.predict(ask("b", limit_ms=60_000)).frames[0][0] == other.number
+    fresh = rig.allow()
+    await_ready(rig.model, 2)
+    home.go()  # an answer after all is nobody's
+    assert rig.model.predict(ask("new")).frames[0][0] == fresh.number
+
+
+def test_without_affinity_another_replica_answers_for_one_that_hangs(rig):
+    rig = rig(affinity=False)
+    rig.hold()
+    results = rig.submit(ask("a", limit_ms=50))
+    hangs = next(toy for toy in rig.toys if toy.asked)
+    answers = next(toy for toy in rig.toys if toy is not hangs)
+    answers.held = None
+    assert results()[0].frames[0][0] == answers.number
+
+
+def test_a_model_that_always_hangs_comes_to_an_end(rig):
+    rig = rig(1, restarts=2)
+    for _ in range(3):
+        rig.hold()
+        with pytest.raises(SessionLost, match=r"0\.05 s and was (replaced|given up)"):
+            rig.model.predict(ask("a", limit_ms=50))
+        reset(rig.model, "a")
+        if not rig.model._seats[0].is_given_up:
+            rig.allow()
+            await_ready(rig.model, 1)
+    with pytest.raises(EndpointFault, match="given up") as caught:
+        rig.model.predict(ask("b", limit_ms=50))
+    assert caught.value.error_class == "ReplicasLost"
+
+
+def test_a_request_that_waits_for_a_replica_is_not_late(rig):
+    rig = rig(1)
+    rig.toys[0].failure = SessionLost("gone")
+    with pytest.raises(SessionLost):
+        rig.model.predict(ask("a"))
+    results = rig.submit(ask("b", limit_ms=1))
+    other = rig.submit(ask("c", limit_ms=60_000))
+    threading.Event().wait(0.02)  # far longer than its limit
+    fresh = rig.allow()
+    assert results()[0].frames[0][0] == fresh.number
+    assert other()[0].frames[0][0] == fresh.number
+
+
 # ---------------------------------------------------------------------------------- opening
 
 
 def test_where_one_cannot_be_opened_the_others_are_closed():
     toy = Toy(1)
 
-    def fail():
+    def fail(cancel):
         raise EndpointFault("no such file")
 
     good = Replica(port=toy, close=toy.closed.set)
     with pytest.raises(EndpointFault, match="no such file"):
-        ReplicatedModel([lambda: good, fail], observation_space=SPACE, action_space=SPACE)
+        ReplicatedModel([lambda _: good, fail], observation_space=SPACE, action_space=SPACE)
     assert toy.closed.is_set()
 
 

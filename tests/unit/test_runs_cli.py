@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -132,6 +133,16 @@ def test_show_takes_a_path_and_a_run_that_goes_on(capfd, home):
     assert code == exit_codes.OK
     assert "  running, 1 of 20 episodes" in out
     assert "Errored" not in out
+
+
+def test_show_says_what_may_have_ended_a_run_without_a_word(capfd, home):
+    journal = Journal.open("runs/live", identity=identity(), facts={})
+    journal.record(episode(0))
+    journal.flush()
+    shutil.copytree(home / "runs" / "live", home / "runs" / "dead")
+    journal.close()
+    out = said(capfd, "show", "dead")[1]
+    assert "  killed (it ended without a word: killed, or its disk was full), 1 of " in out
 
 
 def test_show_as_json(capfd):

@@ -8,10 +8,11 @@ import sqlite3
 
 import pytest
 
-from rollmesh.errors import RunDamaged, RunError
+from rollmesh.errors import JournalError, RunDamaged, RunError, RunLocked
 from rollmesh.events import MetricRow, TelemetrySnapshot
 from rollmesh.runs import schema, store
 from rollmesh.runs.journal import Journal
+from rollmesh.runs.lock import LOCK_FILE
 from rollmesh.runs.reading import list_runs, read_run
 from rollmesh.runs.rows import checksum
 from tests.unit.runs_toys import PLANNED, StillClock, episode, identity
@@ -70,6 +71,34 @@ def test_a_run_without_a_known_size_is_finished_unless_it_stopped(tmp_path):
     run_in(tmp_path / "b", 3, planned=None, outcome={"stopped": "interrupted"})
     assert read_run(tmp_path / "a").status == "finished"
     assert read_run(tmp_path / "b").status == "stopped"
+
+
+def test_a_run_whose_journal_failed_says_so_and_goes_on_later(tmp_path, monkeypatch):
+    journal = Journal.open(tmp_path, identity=identity(), facts={})
+    journal.record(episode(0))
+    journal.flush()
+    size = (tmp_path / LOCK_FILE).stat().st_size
+
+    def full(*_, **__):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(store.Store, "keep", full)
+    journal.record(episode(1))
+    with pytest.raises(JournalError):
+        journal.flush()
+    assert read_run(tmp_path).status == "running"
+    with pytest.raises(RunLocked):
+        Journal.open(tmp_path, identity=identity(), facts={})
+    journal.close()
+    monkeypatch.undo()
+    run = read_run(tmp_path)
+    assert run.status == "stopped"
+    assert "the journal failed: " in run.result.stopped
+    assert "ENOSPC" in run.result.stopped
+    assert list_runs(tmp_path.parent)[0].status == "stopped"
+    assert (tmp_path / LOCK_FILE).stat().st_size == size  # a full disk has no room for more
+    run_in(tmp_path, 0, outcome={"stopped": "interrupted"})
+    assert read_run(tmp_path).result.stopped == "interrupted"
 
 
 def test_a_killed_run_is_read_with_its_log(tmp_path):

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rollmesh.runtime.cancel import CancelToken
 
 _REASONS: dict[int, str] = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+_DRAINS: dict[int, str] = {
+    signal.SIGINT: "interrupted (Ctrl-C)",
+    signal.SIGTERM: "terminated (SIGTERM)",
+}
 _CODES: dict[int, int] = {
     signal.SIGINT: exit_codes.INTERRUPTED,
     signal.SIGTERM: exit_codes.TERMINATED,
@@ -72,7 +76,7 @@ class Interrupts:
             return
         self.exit_code = code
         if self._grace_s > 0 and self.is_running:
-            self._cancel.drain()
+            self._cancel.drain(f"{_DRAINS[number]}: started no new episode")
             if self._tell is not None:
                 self._tell(
                     f"{_REASONS[number]}: no new episode starts, running ones have "

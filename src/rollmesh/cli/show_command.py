@@ -69,6 +69,8 @@ def _head(run: StoredRun) -> Iterator[str]:
     yield f"{run.name}: {result.model} in {result.env}"
     done = f"{len(result.episodes)} of {result.planned} episodes"
     why = f" ({result.stopped})" if result.stopped else ""
+    if run.status == "killed":
+        why = " (it ended without a word: killed, or its disk was full)"
     yield f"  {run.status}{why}, {done}, last written {local_time(run.last_at)}"
     begun = "begun" if len(run.starts) < 2 else f"started {len(run.starts)} times, first"  # noqa: PLR2004
     yield f"  {begun} {local_time(run.created_at)}, {result.elapsed_s:,.1f} s of work"

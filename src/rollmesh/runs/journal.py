@@ -292,6 +292,7 @@ class Journal:
         failure = name_trouble(self.folder, error, self._num_acknowledged)
         failure.__cause__ = error
         self.failure = failure
+        self._lock.note_failure(str(failure))
         for _, failed in self._subscribers:
             if failed is not None:
                 self._is_told = True

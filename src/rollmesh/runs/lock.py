@@ -3,7 +3,8 @@
 A POSIX record lock on `run.lock`: children of the driver do not inherit it, so a worker that
 outlives its driver blocks nobody, and network file systems know it. Such a lock says nothing
 between two users of one process, and closing any other descriptor of the file drops it: a table of
-this process's own locks answers for both. The file holds who has the lock, for people.
+this process's own locks answers for both. The file holds who has the lock, for people; and, where
+its journal failed, that it did: a full disk takes no other word, so room is kept for this one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ _PATIENCE_S = 0.25
 _POLL_S = 0.01
 _REFUSED = (errno.EACCES, errno.EAGAIN)
 _MOST_BYTES = 4096
+_ROOM_BYTES = 2048
+"""The file is written this long, so that a last word changes bytes that it has."""
+_MOST_CHARS = 300
 
 _own: set[tuple[int, int]] = set()
 """Device and inode of the lock files that this process holds."""
@@ -61,6 +65,7 @@ class RunLock:
         self._descriptor = descriptor
         self._key = key
         self._is_held = True
+        self._has_failed = False
 
     @classmethod
     def acquire(cls, folder: Path) -> Self:
@@ -94,14 +99,23 @@ class RunLock:
             ) from error
         return cls(descriptor, key)
 
+    def note_failure(self, failure: str) -> None:
+        """Leave word of why this start ended, for `last_words`; until the lock is next taken."""
+        with _own_guard:
+            if self._is_held:
+                with contextlib.suppress(OSError):
+                    _write_holder(self._descriptor, failure.partition("\n")[0][:_MOST_CHARS])
+                    self._has_failed = True
+
     def release(self) -> None:
         """Give the lock back; does nothing the second time."""
         with _own_guard:
             if not self._is_held:
                 return
             self._is_held = False
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, 0)
+            if not self._has_failed:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, 0)
             _own.discard(self._key)
             os.close(self._descriptor)
 
@@ -127,10 +141,24 @@ def holder_of(folder: Path) -> Holder | None:
             os.close(descriptor)
 
 
+def last_words(folder: Path) -> str | None:
+    """Return why the journal of the last start failed, where it left word; None while it runs."""
+    path = folder / LOCK_FILE
+    with _own_guard:
+        if _key_of(path) in _own:  # to close another descriptor would drop the lock
+            return None
+        try:
+            said: Any = json.loads(path.read_bytes()[:_MOST_BYTES])
+            return str(said["failed"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+
 def _take(descriptor: int, folder: Path) -> tuple[int, int]:
     """Lock an open lock file, and return its device and inode."""
     if not _lock(descriptor, fcntl.LOCK_EX, _PATIENCE_S):
         raise _locked(folder, _read_holder(descriptor))
+    os.ftruncate(descriptor, 0)
     _write_holder(descriptor)
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
@@ -171,10 +199,11 @@ def _lock(descriptor: int, how: int, patience_s: float) -> bool:
         time.sleep(_POLL_S)
 
 
-def _write_holder(descriptor: int) -> None:
-    said = {"pid": os.getpid(), "host": socket.gethostname()}
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, json.dumps(said).encode() + b"\n", 0)
+def _write_holder(descriptor: int, failure: str | None = None) -> None:
+    said: dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname()}
+    if failure is not None:
+        said["failed"] = failure
+    os.pwrite(descriptor, json.dumps(said).encode().ljust(_ROOM_BYTES - 1) + b"\n", 0)
 
 
 def _read_holder(descriptor: int) -> Holder:

@@ -24,13 +24,14 @@ from rollmesh.results.stopping import StopDecision
 from rollmesh.runs import schema, store
 from rollmesh.runs.checking import Contents, Start, damaged, read_contents
 from rollmesh.runs.identity import Json, RunIdentity
-from rollmesh.runs.lock import holder_of
+from rollmesh.runs.lock import holder_of, last_words
 from rollmesh.runs.rows import FailedAttempt, episode_of
 
 ReadT = TypeVar("ReadT")
 
 Status = Literal["running", "finished", "stopped", "killed"]
-"""`stopped` ended before its plan was done and said so; `killed` did not come to say anything."""
+"""`stopped` ended before its plan was done and said so, if only that its journal failed; `killed`
+did not come to say anything: its process was killed, or its disk was full or gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,14 +123,19 @@ def read_run(folder: str | os.PathLike[str]) -> StoredRun:
     path = Path(folder).absolute()
     is_driven = holder_of(path) is not None
     contents = _read(path, read_contents)
-    result, starts = _result_of(path, contents), contents.starts
+    failure = None if is_driven else last_words(path)
+    result, starts = _result_of(path, contents, failure), contents.starts
     ended = [row[-2] for row in contents.episodes[-1:]]
     spoken = [start.ended_at or start.started_at for start in starts]
     return StoredRun(
         folder=path,
         identity=contents.identity,
         status=_status(
-            len(result.episodes), contents.identity.planned, starts[-1:], is_driven=is_driven
+            len(result.episodes),
+            contents.identity.planned,
+            starts[-1:],
+            is_driven=is_driven,
+            failure=failure,
         ),
         created_at=contents.created_at,
         starts=starts,
@@ -192,24 +198,32 @@ def _read_copy(path: Path, read: Callable[[sqlite3.Connection, Path], ReadT]) ->
 
 
 def _status(
-    num_episodes: int, planned: int | None, last: Sequence[Start], *, is_driven: bool
+    num_episodes: int,
+    planned: int | None,
+    last: Sequence[Start],
+    *,
+    is_driven: bool,
+    failure: str | None,
 ) -> Status:
     if is_driven:
         return "running"
     if planned is not None and num_episodes >= planned:
         return "finished"
     if not last or last[0].ended_at is None:
-        return "killed"
+        return "killed" if failure is None else "stopped"
     return "finished" if planned is None and last[0].stopped is None else "stopped"
 
 
-def _result_of(folder: Path, contents: Contents) -> EvalResult:
+def _result_of(folder: Path, contents: Contents, failure: str | None) -> EvalResult:
     identity, starts = contents.identity, contents.starts
     episodes = tuple(sorted(contents.results(), key=lambda e: e.index))
     planned = len(episodes) if identity.planned is None else identity.planned
     facts: Mapping[str, Any] = starts[-1].facts if starts else {}
     lanes = facts.get(schema.WIDTH_FACT)
     is_short = len(episodes) < planned
+    stopped = starts[-1].stopped if starts else None
+    if failure is not None:
+        stopped = f"the journal failed: {failure}"
     telemetry = [start.telemetry for start in starts if start.telemetry is not None]
     return EvalResult(
         episodes=episodes,
@@ -220,7 +234,7 @@ def _result_of(folder: Path, contents: Contents) -> EvalResult:
         num_envs=lanes if isinstance(lanes, int) else 1,
         planned=planned,
         elapsed_s=contents.elapsed_s(),
-        stopped=starts[-1].stopped if starts and is_short else None,
+        stopped=stopped if is_short else None,
         decision=StopDecision.from_dict(facts.get(schema.DECISION_FACT)),
         plan_hash=identity.plan_hash,
         run_dir=str(folder),
@@ -259,7 +273,13 @@ def _count(connection: sqlite3.Connection, folder: Path, *, is_driven: bool) -> 
     spoken = [start.ended_at or start.started_at for start in starts]
     return RunGlance(
         folder=folder,
-        status=_status(num_episodes, about["planned"], starts, is_driven=is_driven),
+        status=_status(
+            num_episodes,
+            about["planned"],
+            starts,
+            is_driven=is_driven,
+            failure=None if is_driven else last_words(folder),
+        ),
         env=str(facts.get(schema.ENV_FACT) or about["env"]),
         model=about["model"],
         planned=about["planned"],

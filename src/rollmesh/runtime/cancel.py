@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 DEFAULT_REASON = "cancelled by caller"
+DRAINED = "asked to start no new episode"
 
 
 class CancelToken:
@@ -33,13 +34,15 @@ class CancelToken:
     Attributes:
         reason: The first caller's words, or None while nobody has cancelled. Read it, never set it.
         draining: Whether somebody asked that no new episode starts. Read it, never set it.
+        drain_reason: The words of the first who did, or None. Read it, never set it.
     """
 
-    __slots__ = ("_first", "_followers", "_subscribers", "draining", "reason")
+    __slots__ = ("_first", "_followers", "_subscribers", "drain_reason", "draining", "reason")
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self.draining = False
+        self.drain_reason: str | None = None
         self._first: dict[str, str] = {}
         self._subscribers: list[_Subscriber] = []
         self._followers: list[CancelToken] = []
@@ -58,11 +61,16 @@ class CancelToken:
         self.reason = self._first.setdefault("reason", reason)
         self._call_subscribers()
 
-    def drain(self) -> None:
-        """Ask for no new episodes: those that run may end, and so does the route then."""
+    def drain(self, reason: str = DRAINED) -> None:
+        """Ask for no new episodes: those that run may end, and so does the route then.
+
+        Args:
+            reason: Why, as the run's end is told; ignored where somebody asked before.
+        """
+        self.drain_reason = self._first.setdefault("drain", reason)
         self.draining = True
         for follower in tuple(self._followers):
-            follower.drain()
+            follower.drain(reason)
 
     @contextlib.contextmanager
     def follower(self) -> Generator[CancelToken, None, None]:
@@ -70,8 +78,8 @@ class CancelToken:
         own = CancelToken()
         self._followers.append(own)
         unsubscribe = self.subscribe(lambda: own.cancel(self.reason or DEFAULT_REASON))
-        if self.draining:
-            own.drain()
+        if self.drain_reason is not None:
+            own.drain(self.drain_reason)
         try:
             yield own
         finally:

@@ -37,7 +37,6 @@ from rollmesh.runtime.ticker import Ticker
 logger = logging.getLogger(__name__)
 
 COMPLETED = "completed requested episodes"
-DRAINED = "asked to start no new episode"
 
 MakesEngine = Callable[[EngineParts], Engine]
 
@@ -121,7 +120,7 @@ class RouteDriver:
             route.announcer.session_started()
             self._refuse_cancelled(cancel)
             engine.run([self._task(route, group) for group in groups])
-            reason = DRAINED if cancel.draining and self._short(route) else COMPLETED
+            reason = (self._short(route) and cancel.drain_reason) or COMPLETED
             self._shut_down(route, engine, reason)
         except KeyboardInterrupt:
             cancel.cancel("interrupted")

@@ -9,16 +9,17 @@ for it, else by its first request, and again in every new session.
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rollmesh.endpoint.clients.client_dialing import Door
 from rollmesh.endpoint.clients.client_options import ClientOptions, client_options
 from rollmesh.endpoint.clients.client_session import MARGIN_S, ClientSession, deadline_s
 from rollmesh.endpoint.clients.shared_session import SharedSession, nothing, wait_for
-from rollmesh.errors import EndpointFault
+from rollmesh.errors import EndpointFault, PortTimeout
 from rollmesh.limits import Limits, timeout_ms
 from rollmesh.ports import (
     AdapterContext,
@@ -265,6 +266,35 @@ class SharedModelPort:
             self._resolving = None
         self._session.drop()
 
+    def prepare(self, cancel: CancelToken | None) -> None:
+        """Make the route known now, not with the first request; before anything is asked.
+
+        Raises:
+            EndpointFault: The spaces do not fit, it did not come back within `model_connect_s`, or
+                it was cancelled. The session is left.
+        """
+        route, limit_s = self._told.route, self._told.limits.model_connect_s
+        context = AdapterContext(route.session_id, route.env_id, "")
+        arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        ended = EndpointFault("preparing was ended", error_class="Interrupted", outcome="not_done")
+        unsubscribe = None if cancel is None else cancel.subscribe(lambda: arrived.put(ended))
+        generation = self._session.generation
+        self._session.submit(Kind.RESOLVE, self._told.resolve(context), arrived.put)
+        try:
+            result = arrived.get(timeout=limit_s)
+        except queue.Empty:
+            result = PortTimeout(
+                f"{self.address} did not prepare within {limit_s:g} s; a model that is at work for "
+                "another client, or hangs, takes nobody in: raise limits.model_connect_s"
+            )
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+        if isinstance(result, BaseException):
+            self.abandon()
+            raise result
+        self._resolved = (generation, context.env_id)
+
     # --------------------------------------------------------------------------- ModelPort
 
     def predict(self, request: PredictRequest) -> PredictReply:
@@ -431,3 +461,23 @@ def connect_model(
         except BaseException:
             session.close("preparing failed", limits.close_s)
             raise
+
+
+def connect_replica(
+    address: str,
+    route: ModelRoute,
+    options: ClientOptions | None,
+    *,
+    limits: Limits,
+    cancel: CancelToken,
+) -> SharedModelPort:
+    """Connect to one of several that serve the same model; the port knows the route already.
+
+    Raises:
+        InvalidSpec: That is no address, or the options do not go with it.
+        EndpointFault: As `connect_model`, or the spaces do not fit.
+    """
+    route = replace(route, is_shared=True)
+    port: SharedModelPort = connect_model(address, route, options, limits=limits, cancel=cancel)
+    port.prepare(cancel)
+    return port

@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from rollmesh.endpoint.clients.client_options import client_options
-from rollmesh.endpoint.clients.model_client import ModelRoute, connect_model
+from rollmesh.endpoint.clients.model_client import ModelRoute, connect_replica
 from rollmesh.endpoint.models.replica_seats import Opener, Replica
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.servers.child_process import kill_group, let_go, signal_name, spawn
 from rollmesh.endpoint.servers.isolation import find_target
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.limits import Limits
+from rollmesh.runtime.cancel import CancelToken
 from rollmesh.spaces.conformance import Policy
 from rollmesh.wire.metadata import encode_map
 
@@ -236,19 +237,25 @@ def replica_of(
         InvalidSpec: It cannot be found by name from another process.
     """
     told = limits or Limits()
-    route = replace(route, is_shared=True)
     client = replace(client_options(), resume_grace_s=_GRACE_S)
     ModelProcess(model, options)  # a wrong model is refused here, not when it is opened
 
-    def open_replica() -> Replica:
+    def open_replica(cancel: CancelToken) -> Replica:
         process = ModelProcess(model, options)
-        process.start(told.model_connect_s)
-        name = f"the model's process {process.pid}"
-        try:
-            port = connect_model(process.address, route, client, limits=told)
-        except BaseException:
+
+        def kill() -> None:
             process.close(0.0)
+
+        unsubscribe = cancel.subscribe(kill)
+        try:
+            process.start(told.model_connect_s)
+            name = f"the model's process {process.pid}"
+            port = connect_replica(process.address, route, client, limits=told, cancel=cancel)
+        except BaseException:
+            kill()
             raise
-        return Replica(port=port, name=name, close=lambda: process.close(told.close_s))
+        finally:
+            unsubscribe()
+        return Replica(port=port, name=name, close=lambda: process.close(told.close_s), kill=kill)
 
     return open_replica

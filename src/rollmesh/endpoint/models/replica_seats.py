@@ -1,4 +1,4 @@
-"""Where the replicas of a model sit: how they are opened, asked and let go of (layer 6).
+"""Where the replicas of a model sit: how they are asked and let go of (layer 6).
 
 Part of `replicas.py`, which decides who is asked. Knows nothing of episodes.
 """
@@ -6,14 +6,13 @@ Part of `replicas.py`, which decides who is asked. Knows nothing of episodes.
 from __future__ import annotations
 
 import logging
-import queue
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.ports import Callback, ModelPort, PredictRequest
+from rollmesh.runtime.cancel import CancelToken
 
 _logger = logging.getLogger(__name__)
 
@@ -30,24 +29,28 @@ class Replica:
         port: Asks it.
         name: What errors and logs call it.
         close: Ends what is behind the port; called once, when it is lost or no longer needed.
+        kill: Ends it without asking, where it hangs; `close` does where there is no such way.
     """
 
     port: ModelPort
     name: str = "a model"
     close: Callable[[], object] = _nothing
+    kill: Callable[[], object] | None = None
 
 
-Opener = Callable[[], Replica]
-"""Opens a replica, in a time of its own choosing; called again after a loss, on another thread."""
+Opener = Callable[[CancelToken], Replica]
+"""Opens a replica, in a time of its own choosing, on a thread of its own; again after a loss. A
+cancel of the token ends it."""
 
 
 @dataclass(eq=False)
 class Asked:
-    """A predict, who waits for it, and how often it has been asked."""
+    """A predict, who waits for it, how often it has been asked, and when it is late (or 0)."""
 
     request: PredictRequest
     callback: Callback
     tries: int = 0
+    expires_ns: int = 0
 
     @property
     def rows(self) -> int:
@@ -78,6 +81,7 @@ class Seat:
     Attributes:
         index: Which one.
         opener: Fills it.
+        name: What it is called while nothing is there.
         replica: What is there; None while it is being opened, or was given up.
         port: Starts its calls.
         asked: What it was asked and has not answered.
@@ -89,6 +93,7 @@ class Seat:
 
     index: int
     opener: Opener
+    name: str = ""
     replica: Replica | None = None
     port: Any = None
     asked: set[Asked] = field(default_factory=set[Asked])
@@ -122,40 +127,11 @@ class Lost:
     port: Any
     asked: tuple[Asked, ...]
 
-    def close(self) -> None:
-        """Leave its calls behind and close it; what that raises is logged."""
+    def close(self, *, hangs: bool = False) -> None:
+        """Leave its calls behind and close it, or kill it; what that raises is logged."""
         try:
-            self.port.abandon(())
-            self.replica.close()
+            if self.port is not None:
+                self.port.abandon(())
+            (self.replica.kill if hangs and self.replica.kill else self.replica.close)()
         except Exception as exc:  # noqa: BLE001 - nobody waits for it
             _logger.warning("replica_close_failed name=%s error=%r", self.replica.name, exc)
-
-
-def open_all(seats: Sequence[Seat]) -> None:
-    """Open all replicas at once.
-
-    Raises:
-        EndpointFault: One could not be opened; the others are closed.
-    """
-    opened: queue.SimpleQueue[tuple[Seat, Any]] = queue.SimpleQueue()
-
-    def open_one(seat: Seat) -> None:
-        try:
-            opened.put((seat, seat.opener()))
-        except BaseException as exc:  # noqa: BLE001 - raised by whoever waits
-            opened.put((seat, exc))
-
-    for seat in seats:
-        threading.Thread(target=open_one, args=(seat,), name="rollmesh-replica").start()
-    failure: BaseException | None = None
-    for _ in seats:
-        seat, result = opened.get()
-        if isinstance(result, BaseException):
-            failure = failure or result
-        else:
-            seat.fill(result)
-    if failure is not None:
-        for lost in [seat.empty() for seat in seats]:
-            if lost is not None:
-                lost.close()
-        raise failure

@@ -7,10 +7,11 @@ A replica is whatever answers as a model port: an object here, a model in a proc
 model keeps something per episode (`affinity`), an episode stays with the replica that had its first
 request, and a request whose episodes live on several replicas is split.
 
-A replica whose session is lost (`SessionLost`) is taken out and opened anew, a few times. With
-affinity, what it was asked fails with that error, and so does whatever its episodes ask later: the
-runtime starts them anew, under new ids. Without, another replica is asked. While none is there but
-some are being opened, requests wait; once all have been given up, they fail.
+A replica whose session is lost (`SessionLost`), or that does not answer a request within its
+limit, is taken out and opened anew, a few times. With affinity, what it was asked fails with that
+error, and so does whatever its episodes ask later: the runtime starts them anew, under new ids.
+Without, another replica is asked. While none is there but some are being opened, requests wait, and
+their limits do not run; once all have been given up, they fail.
 """
 
 from __future__ import annotations
@@ -24,19 +25,21 @@ from typing import Any
 
 import msgspec
 
-from rollmesh.endpoint.models.replica_seats import Asked, Lost, Opener, Seat, open_all
+from rollmesh.endpoint.models.replica_joining import Joining
+from rollmesh.endpoint.models.replica_seats import Asked, Lost, Opener, Seat
+from rollmesh.endpoint.models.replica_start import Start, close_unused
+from rollmesh.endpoint.models.replica_watch import LateWatch, now_ns
 from rollmesh.endpoint.models.submitting import SubmittingModel
 from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, SessionLost
 from rollmesh.ports import (
     Callback,
     EpisodeInfo,
     ModelPort,
-    PredictReply,
     PredictRequest,
     ReleaseAdapterRequest,
     ResetAdapterRequest,
 )
-from rollmesh.spaces.codec import Codec
+from rollmesh.runtime.cancel import CancelToken
 from rollmesh.spaces.space import Space
 
 _logger = logging.getLogger(__name__)
@@ -52,17 +55,25 @@ class ReplicatedModel(SubmittingModel):
     """A model port (`SubmitsOperations`) over several replicas; see the module.
 
     Args:
-        openers: Open one replica each; all at once, here.
+        openers: Open one replica each; all at once, here. One is waited for, and the others for a
+            moment; they join when they are there.
         observation_space: Space of one row's observation.
         action_space: Space of one row's action.
         affinity: Whether an episode stays with one replica. Needed where the model keeps anything
             per episode.
         restarts: How often in a row a lost replica is opened anew.
+        names: What the replicas are called while they are being opened.
+        cancel: Ends opening.
+
+    Attributes:
+        keeps_predict_limit: A predict is answered here when it is late (`KeepsLimits`).
 
     Raises:
         EndpointFault: One of them could not be opened; the others are closed.
         InvalidSpec: There are none.
     """
+
+    keeps_predict_limit = True
 
     def __init__(
         self,
@@ -72,6 +83,8 @@ class ReplicatedModel(SubmittingModel):
         action_space: Space,
         affinity: bool = True,
         restarts: int = 3,
+        names: Sequence[str] = (),
+        cancel: CancelToken | None = None,
     ) -> None:
         if not openers:
             raise InvalidSpec("replicas", "wants at least one")
@@ -81,12 +94,24 @@ class ReplicatedModel(SubmittingModel):
         self._restarts = restarts
         self._lock = threading.Lock()
         self._is_over = threading.Event()
-        self._seats = [Seat(index, opener) for index, opener in enumerate(openers)]
+        names = names or [f"replica {index}" for index in range(len(openers))]
+        self._seats = [Seat(i, *one) for i, one in enumerate(zip(openers, names, strict=True))]
         self._homes: dict[str, list[int]] = {}
         """The seats that know an episode; with affinity one, `_GONE` once that was emptied."""
+        self._gone: dict[str, str] = {}
+        """What is said to such an episode."""
         self._parked: list[Asked] = []
-        self._last_loss: BaseException | None = None
-        open_all(self._seats)
+        self._last_loss: object = None
+        self._watch = LateWatch(self._look)
+        self._stop = CancelToken()
+        self._unsubscribe = _nothing
+        if cancel is not None:
+            self._unsubscribe = cancel.subscribe(lambda: self._stop.cancel(cancel.reason or ""))
+        try:
+            Start(self._seats, self._stop, self._joins).run()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def ready(self) -> int:
@@ -111,6 +136,7 @@ class ReplicatedModel(SubmittingModel):
         """Leave the calls under way behind; nothing is called back, and the replicas are closed."""
         del env_indices
         self._is_over.set()
+        self._watch.stop()
         with self._lock:
             self._parked.clear()
         threading.Thread(target=self.close, name="rollmesh-replica", daemon=True).start()
@@ -118,6 +144,9 @@ class ReplicatedModel(SubmittingModel):
     def close(self) -> None:
         """Close all replicas, without telling the models; again does nothing."""
         self._is_over.set()
+        self._unsubscribe()
+        self._stop.cancel("the model was released")
+        self._watch.stop()
         with self._lock:
             left = [seat.empty() for seat in self._seats]
         for lost in left:
@@ -131,7 +160,7 @@ class ReplicatedModel(SubmittingModel):
         if parts is None:
             self._ask(Asked(request, callback))
             return
-        joining = _Joining(self._actions, request, parts, callback)
+        joining = Joining(self._actions, request, parts, callback)
         for place, rows in enumerate(parts):
             part = msgspec.structs.replace(
                 request,
@@ -156,6 +185,9 @@ class ReplicatedModel(SubmittingModel):
 
     def _ask(self, asked: Asked) -> None:
         """Give a request to a replica, or keep it until there is one."""
+        limit_ns = asked.request.timeout_ms * 1_000_000
+        if limit_ns:
+            self._watch.heed(limit_ns)
         with self._lock:
             seat = self._choose(asked.request.episode_info)
             if seat is None:
@@ -163,6 +195,7 @@ class ReplicatedModel(SubmittingModel):
             port: Any = None
             if isinstance(seat, Seat):
                 asked.tries += 1
+                asked.expires_ns = now_ns() + limit_ns if limit_ns else 0
                 seat.asked.add(asked)
                 seat.rows += asked.rows
                 port = seat.port
@@ -181,7 +214,9 @@ class ReplicatedModel(SubmittingModel):
             return EndpointFault("the model was released", outcome="not_done")
         home = self._home_of(infos)
         if home == _GONE:
-            return SessionLost("the replica of the model that these episodes lived on is lost")
+            return SessionLost(
+                next(self._gone[i.episode_id] for i in infos if i.episode_id in self._gone)
+            )
         ready = [seat for seat in self._seats if seat.replica is not None]
         if home != _UNKNOWN:
             seat = self._seats[home]
@@ -216,19 +251,30 @@ class ReplicatedModel(SubmittingModel):
         )
 
     def _landed(self, seat: Seat, asked: Asked, result: Any) -> None:
-        is_lost = isinstance(result, _LOST)
+        if isinstance(result, _LOST):
+            self._take_out(seat, asked, result)
+            return
         with self._lock:
             if asked not in seat.asked:  # the seat was emptied, and this failed with it
                 return
             seat.asked.discard(asked)
             seat.rows -= asked.rows
-            if not is_lost:
-                seat.losses = 0
-        if not is_lost:
-            asked.callback(result)
-            return
-        self._take_out(seat, result)
-        self._failed(asked, result)
+            seat.losses = 0
+        asked.callback(result)
+
+    def _look(self, at_ns: int) -> int | None:
+        """Take out the replicas that are late, and return when the next request may be."""
+        with self._lock:
+            under_way = [
+                (asked.expires_ns, seat, asked)
+                for seat in self._seats
+                for asked in seat.asked
+                if asked.expires_ns
+            ]
+        late = [one for one in under_way if one[0] <= at_ns]
+        for _, seat, asked in sorted(late, key=lambda one: one[0]):
+            self._take_out(seat, asked, PortTimeout("it does not answer"))
+        return min([expires for expires, _, _ in under_way if expires > at_ns], default=None)
 
     def _failed(self, asked: Asked, failure: BaseException) -> None:
         """Ask another replica, where that is as good; else tell who waits."""
@@ -244,6 +290,7 @@ class ReplicatedModel(SubmittingModel):
         mine: dict[int, list[str]] = {}
         with self._lock:
             for episode_id in request.episode_ids:
+                self._gone.pop(episode_id, None)
                 for index in self._homes.pop(episode_id, ()):
                     if index >= 0 and self._seats[index].replica is not None:
                         mine.setdefault(index, []).append(episode_id)
@@ -258,6 +305,7 @@ class ReplicatedModel(SubmittingModel):
         self._is_over.set()
         with self._lock:
             self._homes.clear()
+            self._gone.clear()
             parked, self._parked = self._parked, []
             calls = [(seat.port, request) for seat in self._seats if seat.port is not None]
 
@@ -271,44 +319,54 @@ class ReplicatedModel(SubmittingModel):
 
     # -------------------------------------------------------------------------------- losses
 
-    def _take_out(self, seat: Seat, failure: BaseException) -> None:
+    def _take_out(self, seat: Seat, asked: Asked, failure: BaseException) -> None:
         """Empty the seat of a lost replica, fail what it was asked, and have the seat filled."""
+        hangs = isinstance(failure, PortTimeout)
         with self._lock:
-            lost = seat.empty()
-            if lost is None:
+            lost = seat.empty() if asked in seat.asked else None
+            if lost is None:  # the seat was emptied before, and this failed with it
                 return
             self._count_loss(seat, failure)
-            for known in self._homes.values():
+            own, others, gone = _told(lost, asked, failure, is_over=seat.is_given_up)
+            self._last_loss = own
+            for episode_id, known in self._homes.items():
                 if seat.index in known:
                     known.remove(seat.index)
                     if self._affinity:
                         known.append(_GONE)
+                        self._gone[episode_id] = gone
         _logger.warning(
             "replica_lost replica=%d name=%s error=%s restarts=%s",
             seat.index,
             lost.replica.name,
-            failure,
+            own,
             "no" if seat.is_given_up else "yes",
         )
         threading.Thread(
-            target=self._replace, args=(seat, lost), name="rollmesh-replica", daemon=True
+            target=functools.partial(self._replace, seat, lost, hangs=hangs),
+            name="rollmesh-replica",
+            daemon=True,
         ).start()
-        for asked in lost.asked:
-            gone = SessionLost(f"{lost.replica.name} is lost: {failure}")
-            self._failed(asked, gone)
+        for one in lost.asked:
+            if one is not asked:
+                self._failed(one, SessionLost(others))
+            else:
+                self._failed(one, SessionLost(own) if hangs else failure)
 
     def _count_loss(self, seat: Seat, failure: BaseException) -> None:
         self._last_loss = failure
         seat.losses += 1
         seat.is_given_up = seat.losses > self._restarts
 
-    def _replace(self, seat: Seat, lost: Lost) -> None:
+    def _replace(self, seat: Seat, lost: Lost, *, hangs: bool) -> None:
         """Close a lost replica and open another one in its place; on a thread of its own."""
-        lost.close()
+        lost.close(hangs=hangs)
         while not seat.is_given_up and not self._is_over.wait(_pause_s(seat.losses)):
             try:
-                replica = seat.opener()
+                replica = seat.opener(self._stop)
             except Exception as exc:  # noqa: BLE001 - told once there is no replica left
+                if self._is_over.is_set():  # which ended it
+                    break
                 with self._lock:
                     self._count_loss(seat, exc)
                 _logger.warning("replica_failed replica=%d error=%s", seat.index, exc)
@@ -319,6 +377,26 @@ class ReplicatedModel(SubmittingModel):
             break
         if self._is_over.is_set():
             self.close()
+        self._serve_parked()
+
+    def _joins(self, seat: Seat, result: Any) -> None:
+        """Take a replica that came after the start, or give its seat up; on the opener's thread."""
+        with self._lock:
+            is_over = self._is_over.is_set() or self._stop.cancelled
+            is_failure = isinstance(result, BaseException)
+            if not is_over and is_failure:
+                self._last_loss = result
+                seat.is_given_up = True
+            elif not is_over:
+                seat.fill(result)
+        if is_over:
+            if not is_failure:
+                close_unused(result)
+            return
+        if is_failure:
+            _logger.warning("replica_given_up name=%s error=%s", seat.name, result)
+        else:
+            _logger.warning("replica_joined name=%s", result.name)
         self._serve_parked()
 
     def _serve_parked(self) -> None:
@@ -332,54 +410,21 @@ _UNKNOWN, _GONE = -2, -1
 _NOWHERE = (_UNKNOWN,)
 
 
-class _Joining:
-    """Puts the replies of several replicas together, and calls back once."""
+def _nothing() -> None:
+    """Stand in for what takes a subscription back."""
 
-    def __init__(
-        self,
-        actions: Codec,
-        request: PredictRequest,
-        parts: Sequence[Sequence[int]],
-        callback: Callback,
-    ) -> None:
-        self._actions = actions
-        self._request = request
-        self._parts = parts
-        self._callback = callback
-        self._results: list[Any] = [None] * len(parts)
-        self._missing = itertools.count(len(parts) - 1, -1).__next__
 
-    def landing(self, place: int) -> Callback:
-        """Return the callback of one part."""
-
-        def land(result: Any) -> None:
-            self._results[place] = result
-            if self._missing() == 0:
-                self._callback(self._together())
-
-        return land
-
-    def _together(self) -> Any:
-        for result in self._results:
-            if isinstance(result, BaseException):
-                return result
-        where = {
-            row: (place, index)
-            for place, rows in enumerate(self._parts)
-            for index, row in enumerate(rows)
-        }
-        order = [where[row] for row in range(len(where))]
-        count = min([len(result.frames) for result in self._results])  # the shortest chunk decides
-        frames = [
-            self._actions.gather([(self._results[p].frames[t], row) for p, row in order])
-            for t in range(count)
-        ]
-        return PredictReply(
-            context=self._request.context,
-            frames=tuple(frames),
-            request_bytes=sum([result.request_bytes for result in self._results]),
-            response_bytes=sum([result.response_bytes for result in self._results]),
-        )
+def _told(
+    lost: Lost, asked: Asked, failure: BaseException, *, is_over: bool
+) -> tuple[str, str, str]:
+    """Return what is said of a loss: to who asked, to others who did, to whoever asks later."""
+    name, limit_ms = lost.replica.name, asked.request.timeout_ms
+    if not isinstance(failure, PortTimeout) or not limit_ms:
+        text = f"{name} is lost: {failure}"
+        return text, text, f"the replica of the model that these episodes lived on is lost: {text}"
+    fate = f"within {limit_ms / 1e3:g} s and was {'given up' if is_over else 'replaced'} ({name})"
+    others = f"the model's replica did not answer another request {fate}"
+    return f"the model's replica did not answer {fate}", others, others
 
 
 def _pause_s(losses: int) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
 
-from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute, connect_model
+from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute, connect_replica
 from rollmesh.endpoint.models.batched import Batching
 from rollmesh.endpoint.models.model_process import ModelProcessOptions, replica_of
 from rollmesh.endpoint.models.replica_seats import Opener, Replica
@@ -14,7 +14,10 @@ from rollmesh.endpoint.models.replicas import ReplicatedModel
 from rollmesh.endpoint.targets import is_address
 from rollmesh.errors import InvalidSpec
 from rollmesh.limits import Limits
+from rollmesh.runtime.cancel import CancelToken
 from rollmesh.spaces.conformance import Policy
+
+_Named: TypeAlias = "tuple[str, Opener]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class Replicas:
         conformance: What happens to actions outside their space.
         batching: How each of them puts requests together.
         limits: Bound starting, loading and closing.
+        cancel: Ends starting.
     """
 
     processes: int | None
@@ -34,22 +38,25 @@ class Replicas:
     conformance: Policy
     batching: Batching | None
     limits: Limits
+    cancel: CancelToken | None = None
 
     def open(self, model: object, route: ModelRoute) -> ReplicatedModel:
-        """Open all of them, at once.
+        """Open all of them, at once, and return once one is there (see `ReplicatedModel`).
 
         Raises:
             InvalidSpec: It is neither a name that another process finds nor a list of addresses.
             EndpointFault: One could not be opened; the others are closed.
         """
-        openers = self._processes(model, route) if self.processes else self._served(model, route)
+        named = self._processes(model, route) if self.processes else self._served(model, route)
         return ReplicatedModel(
-            openers,
+            [opener for _, opener in named],
             observation_space=route.contract.observation_space,
             action_space=route.contract.action_space,
+            names=[name for name, _ in named],
+            cancel=self.cancel,
         )
 
-    def _processes(self, model: object, route: ModelRoute) -> list[Opener]:
+    def _processes(self, model: object, route: ModelRoute) -> list[_Named]:
         batching = self.batching or Batching()
         options = ModelProcessOptions(
             model_kwargs=self.model_kwargs,
@@ -58,15 +65,15 @@ class Replicas:
             max_wait_s=batching.max_wait_s,
         )
         opener = replica_of(model, route, options=options, limits=self.limits)
-        return [opener] * (self.processes or 1)
+        return [(f"model process {n}", opener) for n in range(1, (self.processes or 1) + 1)]
 
-    def _served(self, model: object, route: ModelRoute) -> list[Opener]:
+    def _served(self, model: object, route: ModelRoute) -> list[_Named]:
         if self.model_kwargs:
             raise InvalidSpec("model_kwargs", "belong to a model that is built here, not served")
         places = cast("Sequence[object]", model) if is_several(model) else [model]
-        return [self._dials(place, replace(route, is_shared=True)) for place in places]
+        return [self._dials(place, route) for place in places]
 
-    def _dials(self, place: object, route: ModelRoute) -> Opener:
+    def _dials(self, place: object, route: ModelRoute) -> _Named:
         if isinstance(place, HasModelAddress):
             address, options = place.address, place.options
         elif isinstance(place, str) and is_address(place):
@@ -78,11 +85,13 @@ class Replicas:
                 "run one model in several processes name it and give fleet.model_workers",
             )
 
-        def dial() -> Replica:
-            port = connect_model(address, route, options, limits=self.limits)
-            return Replica(port=port, name=f"the model at {address}")
+        name = f"the model at {address}"
 
-        return dial
+        def dial(cancel: CancelToken) -> Replica:
+            port = connect_replica(address, route, options, limits=self.limits, cancel=cancel)
+            return Replica(port=port, name=name)
+
+        return name, dial
 
 
 def is_several(model: object) -> bool:

@@ -3,7 +3,8 @@
 Ports with `submit` work elsewhere and call back; the others are called right here, between two
 items of the inbox. Deadlines and cancel are the inbox's time-outs and wake-ups, so that nothing is
 polled. An operation that is late, or under way when the route is cancelled, is left behind: its
-port is told to `abandon` those lanes, and what comes back after all is dropped.
+port is told to `abandon` those lanes, and what comes back after all is dropped. A port that can
+make up for what hangs (`KeepsLimits`) answers late predicts itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from threading import get_ident
 from typing import Any
 
 from rollmesh.errors import ProtocolError, RouteCancelled, RouteError
-from rollmesh.ports import ReadByWaiter
+from rollmesh.ports import KeepsLimits, ReadByWaiter
 from rollmesh.runtime.engine.base import (
     CANCEL_GRACE_S,
     LOOK_AGAIN_S,
@@ -46,6 +47,7 @@ class Flight:
         started_ns: When it was submitted.
         result: Its reply, or the exception it raised, once landed.
         ended_ns: When it landed.
+        is_limited: Whether the engine sees to its limit; a port may do so itself.
         expires_ns: When it is late; None where it has no limit.
     """
 
@@ -54,11 +56,17 @@ class Flight:
     started_ns: int
     result: Any = None
     ended_ns: int = 0
+    is_limited: bool = True
     expires_ns: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        limit = self.operation.timeout_s
+        limit = self.limit_s
         self.expires_ns = None if limit is None else self.started_ns + int(limit * 1e9)
+
+    @property
+    def limit_s(self) -> float | None:
+        """How long it may take, in seconds; None where that is not for the engine to see to."""
+        return self.operation.timeout_s if self.is_limited else None
 
 
 @dataclass
@@ -70,11 +78,11 @@ class Deadlines:
     )
 
     def add(self, flight: Flight) -> None:
-        self._classes.setdefault(flight.operation.timeout_s, OrderedDict())[id(flight)] = flight
+        self._classes.setdefault(flight.limit_s, OrderedDict())[id(flight)] = flight
 
     def remove(self, flight: Flight) -> bool:
         """Take a landed flight out; False where it was left behind before."""
-        flights = self._classes.get(flight.operation.timeout_s)
+        flights = self._classes.get(flight.limit_s)
         return flights is not None and flights.pop(id(flight), None) is not None
 
     def all(self) -> list[Flight]:
@@ -115,6 +123,7 @@ class ConcurrentEngine:
             target: callable(getattr(port, "submit", None))
             for target, port in (("env", parts.env), ("model", parts.model))
         }
+        self._keeps_predict_limit = isinstance(parts.model, KeepsLimits)
         self._left = LeftBehind(parts.env.contract.num_envs)
         self._running = 0
         self._shutdown = False
@@ -226,7 +235,8 @@ class ConcurrentEngine:
         self._inbox.put(flight)
 
     def _submit(self, task: Task | None, operation: Operation) -> None:
-        flight = Flight(task, operation, self._now())
+        is_limited = not (self._keeps_predict_limit and operation.method == "predict")
+        flight = Flight(task, operation, self._now(), is_limited=is_limited)
         put, now = self._put, self._now
 
         def land(result: Any) -> None:
