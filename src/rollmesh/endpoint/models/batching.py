@@ -188,7 +188,8 @@ class BatchingModel(SubmittingModel):
         with self._lock:
             slab = self._slab
             if slab is None:
-                room = min(len(self._owners), self._max_batch)
+                # more than have asked so far: some episodes end meanwhile, and others follow
+                room = min(2 * len(self._owners), self._max_batch)
                 slab = self._slab = self._slabs.make(self._padded(room))
             place = slab.reserve(rows)
         if place is not None:
