@@ -301,12 +301,12 @@ class Endpoints:
 
     def _open_fleet(self, opening: FleetOpening) -> EnvPort:
         from rollmesh.fleet.lanes import FleetEnvs
-        from rollmesh.fleet.options import FleetOptions
+        from rollmesh.fleet.worker_options import WorkerOptions
 
         options, settings = self._options, opening.settings
         load_s = options.limits.env_connect_s
-        fleet = FleetOptions(
-            start_s=None if load_s is None else max(load_s, FleetOptions.start_s or load_s),
+        fleet = WorkerOptions(
+            start_s=None if load_s is None else max(load_s, WorkerOptions.start_s or load_s),
             load_s=load_s,
             close_s=options.limits.close_s,
             starts_at_once=settings.starts_at_once,

@@ -28,10 +28,10 @@ from rollmesh.endpoint.targets import is_address
 from rollmesh.errors import InvalidSpec, PortTimeout
 from rollmesh.fleet.lanes import FleetEnvs
 from rollmesh.fleet.machine import WORKER_BYTES, available_bytes
-from rollmesh.fleet.options import FleetOptions
 from rollmesh.fleet.plan import Task
 from rollmesh.fleet.settings import FleetSettings
 from rollmesh.fleet.sizing import CallPoint, Choice, SupplyPoint, choose
+from rollmesh.fleet.worker_options import WorkerOptions
 from rollmesh.fleet.worker_spec import EnvTarget
 from rollmesh.ids import MINT
 from rollmesh.limits import Limits
@@ -147,7 +147,7 @@ def tune(model: object, env: object, *, options: TuningOptions) -> Tuning:
         {"": target},
         workers=options.most_workers or _most_workers(),
         lanes_per_worker=settings.lanes_per_worker,
-        options=FleetOptions(
+        options=WorkerOptions(
             load_s=options.limits.env_connect_s,
             close_s=options.limits.close_s,
             starts_at_once=settings.starts_at_once,

@@ -13,7 +13,7 @@ from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import LaneLost, RouteCancelled, SessionLost, WorkerLost
 from rollmesh.fleet.lanes import FleetEnvs
-from rollmesh.fleet.options import FleetOptions
+from rollmesh.fleet.worker_options import WorkerOptions
 from rollmesh.fleet.worker_spec import EnvTarget
 from rollmesh.limits import Limits
 from rollmesh.runtime.cancel import CancelToken
@@ -170,7 +170,7 @@ def test_a_worker_that_dies_while_starting_is_lost_and_starts_again():
 
 def test_a_worker_whose_starts_all_fail_is_given_up():
     target = EnvTarget.of(WALKER, {})
-    options = FleetOptions(failed_starts=2)
+    options = WorkerOptions(failed_starts=2)
     fleet = FleetEnvs.open({"": target}, workers=2, pool=Impatient(0), options=options)
     try:
         fleet._shared.pool.kills = 2
@@ -244,7 +244,7 @@ def test_a_lost_server_is_a_lost_session_and_can_be_prepared_again_once_it_is_ba
     options = ServerOptions(close_timeout_s=2.0)
     with EnvServer(short, "rollmesh+unix://", options) as server:
         address = str(server.address)
-        fleet = FleetEnvs.open({}, addresses=[address], options=FleetOptions(load_s=PATIENCE_S))
+        fleet = FleetEnvs.open({}, addresses=[address], options=WorkerOptions(load_s=PATIENCE_S))
         try:
             reset(fleet, 0)
             server.close()

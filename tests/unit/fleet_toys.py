@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from rollmesh.fleet.lanes import FleetEnvs
-from rollmesh.fleet.options import FleetOptions
+from rollmesh.fleet.worker_options import WorkerOptions
 from rollmesh.fleet.worker_spec import EnvTarget
 from rollmesh.ports import PrepareRequest, ResetRequest, StepRequest
 
@@ -104,7 +104,7 @@ def open_fleet(*, workers=1, lanes_per_worker=1, options=None, tell=None, **env_
         {"": EnvTarget.of(WALKER, env_kwargs)},
         workers=workers,
         lanes_per_worker=lanes_per_worker,
-        options=options or FleetOptions(),
+        options=options or WorkerOptions(),
         tell=tell,
     )
 

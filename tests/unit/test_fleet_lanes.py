@@ -9,7 +9,7 @@ import pytest
 
 from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, WorkerLost
 from rollmesh.fleet.lanes import FleetEnvs
-from rollmesh.fleet.options import FleetOptions
+from rollmesh.fleet.worker_options import WorkerOptions
 from rollmesh.fleet.worker_spec import EnvTarget
 from rollmesh.ports import PREPARE, REBUILD, SUBSET_STEP, PrepareRequest, StepReply
 from rollmesh.testing.faults import take_stock
@@ -210,6 +210,6 @@ def test_a_pool_that_fails_is_closed_with_the_fleet():
             {"": EnvTarget(text="a:b")},
             workers=1,
             pool=pool,
-            options=FleetOptions(failed_starts=1),
+            options=WorkerOptions(failed_starts=1),
         )
     assert pool.closed == 1

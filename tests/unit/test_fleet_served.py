@@ -8,7 +8,7 @@ from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.fleet.lanes import FleetEnvs
-from rollmesh.fleet.options import FleetOptions
+from rollmesh.fleet.worker_options import WorkerOptions
 from rollmesh.fleet.worker_spec import EnvTarget
 from rollmesh.ports import PrepareRequest
 from rollmesh.testing.faults import take_stock
@@ -118,7 +118,7 @@ def test_nobody_at_the_first_address_is_raised():
         FleetEnvs.open(
             {},
             addresses=["rollmesh+unix:///tmp/rollmesh-none/nowhere.sock"],
-            options=FleetOptions(load_s=0.2),
+            options=WorkerOptions(load_s=0.2),
         )
 
 

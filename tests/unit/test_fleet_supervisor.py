@@ -10,9 +10,9 @@ import pytest
 from rollmesh.errors import EndpointFault, LaneLost, WorkerLost
 from rollmesh.fleet.exits import WorkerExit
 from rollmesh.fleet.hub import Hub
-from rollmesh.fleet.options import FleetOptions
 from rollmesh.fleet.supervisor import Setup, Supervisor
 from rollmesh.fleet.worker_life import Worker
+from rollmesh.fleet.worker_options import WorkerOptions
 from rollmesh.fleet.worker_spec import EnvTarget
 from rollmesh.ports import EnvContract, ResetReply, ResetRequest, StepReply, StepRequest
 from rollmesh.spaces.space import Box, Discrete
@@ -39,7 +39,7 @@ class Fleet:
         self.shared = Supervisor(
             self.hub,
             self.pool,
-            options=FleetOptions(**options),
+            options=WorkerOptions(**options),
             processes=2,
             tell=lambda *one: self.told.append(one),
         )

@@ -8,7 +8,7 @@
         workers=8,                  # worker processes
         lanes_per_worker=1,         # lane i lives in worker i // lanes_per_worker
         addresses=("host:5000",),   # served envs, a lane each, after those of the workers
-        options=FleetOptions(load_s=120.0, pin=True),
+        options=WorkerOptions(load_s=120.0, pin=True),
         tell=lambda worker, state, detail, pid: …,
     )
     fleet.contract                  # of the first env; num_envs is the number of lanes
@@ -19,7 +19,7 @@
 - The names of `setups` are what a `PrepareRequest` names. `open` builds the first one's env on
   worker 0, to learn the contract, and raises what building raised. Everything else starts when it
   is first prepared.
-- `prepare` has deadlines of its own that begin when the work does (`FleetOptions.start_s`,
+- `prepare` has deadlines of its own that begin when the work does (`WorkerOptions.start_s`,
   `load_s`): a worker that waits for its turn to start is not late. So it needs none from outside.
 - `rebuild` only takes note; the next `prepare` does the work, whose loss can be made up for.
 - A worker that is gone raises `WorkerLost`, a `SessionLost`: the episode starts again. One that

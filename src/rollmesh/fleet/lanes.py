@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout
 from rollmesh.fleet.hub import Hub
-from rollmesh.fleet.options import FleetOptions, Tell
 from rollmesh.fleet.pool import LocalPool, Pool
 from rollmesh.fleet.supervisor import Setup, Supervisor
 from rollmesh.fleet.worker_life import Worker
+from rollmesh.fleet.worker_options import Tell, WorkerOptions
 from rollmesh.fleet.worker_spec import EnvTarget
 from rollmesh.limits import Limits
 from rollmesh.ports import (
@@ -103,7 +103,7 @@ class FleetEnvs:
         workers: int = 0,
         lanes_per_worker: int = 1,
         addresses: Sequence[str] = (),
-        options: FleetOptions | None = None,
+        options: WorkerOptions | None = None,
         pool: Pool | None = None,
         tell: Tell | None = None,
     ) -> Self:
@@ -125,7 +125,7 @@ class FleetEnvs:
             EndpointFault: The first env could not be built.
         """
         _check(setups, workers, lanes_per_worker, addresses)
-        options = options or FleetOptions()
+        options = options or WorkerOptions()
         named = {name: Setup(name=name, target=target) for name, target in setups.items()}
         processes = workers * lanes_per_worker + 1
         hub = Hub(processes)

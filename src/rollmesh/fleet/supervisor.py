@@ -19,8 +19,8 @@ from rollmesh.errors import EndpointFault
 from rollmesh.fleet.door import Door
 from rollmesh.fleet.exits import WorkerExit
 from rollmesh.fleet.hub import Hub
-from rollmesh.fleet.options import FleetOptions, Tell, WorkerState
 from rollmesh.fleet.pool import Pool, WorkerProcess
+from rollmesh.fleet.worker_options import Tell, WorkerOptions, WorkerState
 from rollmesh.fleet.worker_spec import (
     EnvTarget,
     WorkerSpec,
@@ -68,7 +68,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, hub: Hub, pool: Pool, *, options: FleetOptions, processes: int, tell: Tell | None
+        self, hub: Hub, pool: Pool, *, options: WorkerOptions, processes: int, tell: Tell | None
     ) -> None:
         self.hub = hub
         self.pool = pool

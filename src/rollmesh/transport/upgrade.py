@@ -54,8 +54,8 @@ UNIX_FACT = "rollmesh.native.unix"
 TCP_FACT = "rollmesh.native.tcp"
 _ANY_HOST = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - nothing is bound here
 _NATIVE_S = 2.0
-_NONE_NAMED = "the server names no native address"
 """How long one native address is tried before the next."""
+_NONE_NAMED = "the server names no native address"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,7 @@ class Flight:
         result: Its reply, or the exception it raised, once landed.
         ended_ns: When it landed.
         is_limited: Whether the engine sees to its limit; a port may do so itself.
+        limit_s: How long it may take, in seconds; None where that is not for the engine to see to.
         expires_ns: When it is late; None where it has no limit.
     """
 
@@ -57,16 +58,12 @@ class Flight:
     result: Any = None
     ended_ns: int = 0
     is_limited: bool = True
+    limit_s: float | None = field(init=False)
     expires_ns: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        limit = self.limit_s
+        limit = self.limit_s = self.operation.timeout_s if self.is_limited else None
         self.expires_ns = None if limit is None else self.started_ns + int(limit * 1e9)
-
-    @property
-    def limit_s(self) -> float | None:
-        """How long it may take, in seconds; None where that is not for the engine to see to."""
-        return self.operation.timeout_s if self.is_limited else None
 
 
 @dataclass

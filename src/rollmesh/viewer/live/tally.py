@@ -99,43 +99,11 @@ class Tally(Hooks):
 
     def episode_completed(self, event: events.EpisodeCompleted) -> None:
         """Note an episode that ended, without its observation."""
-        self._put(
-            self._took_episode,
-            EpisodeResult(
-                index=event.episode_index,
-                seed=event.seed,
-                env_index=event.env_index,
-                episode_id=event.episode_id,
-                steps=event.steps,
-                total_reward=event.total_reward,
-                terminated=event.terminated,
-                truncated=event.truncated,
-                success=event.success,
-                duration_s=event.duration_s,
-                attempts=event.attempts,
-                task=event.task,
-            ),
-        )
+        self._put(self._took_episode, _result_of(event))
 
     def episode_errored(self, event: events.EpisodeErrored) -> None:
         """Note an episode that was spoiled."""
-        self._put(
-            self._took_episode,
-            EpisodeResult(
-                index=event.episode_index,
-                seed=event.seed,
-                env_index=event.env_index,
-                episode_id=event.episode_id,
-                steps=event.steps,
-                total_reward=event.total_reward,
-                terminated=False,
-                truncated=False,
-                duration_s=event.duration_s,
-                error=event.error,
-                attempts=event.attempts,
-                task=event.task,
-            ),
-        )
+        self._put(self._took_episode, _result_of(event))
 
     def log(self, event: events.Log) -> None:
         """Note what the run itself has to say; warnings come by the logger as well."""
@@ -373,3 +341,22 @@ class _Counts:
             TaskProgress(task=name, done=done, successes=good, judged=judged, errored=errored)
             for name, (done, good, judged, errored) in self._tasks.items()
         )
+
+
+def _result_of(event: events.EpisodeCompleted | events.EpisodeErrored) -> EpisodeResult:
+    ended = event if isinstance(event, events.EpisodeCompleted) else None
+    return EpisodeResult(
+        index=event.episode_index,
+        seed=event.seed,
+        env_index=event.env_index,
+        episode_id=event.episode_id,
+        steps=event.steps,
+        total_reward=event.total_reward,
+        terminated=ended is not None and ended.terminated,
+        truncated=ended is not None and ended.truncated,
+        success=None if ended is None else ended.success,
+        duration_s=event.duration_s,
+        error=event.error if isinstance(event, events.EpisodeErrored) else None,
+        attempts=event.attempts,
+        task=event.task,
+    )

@@ -1,4 +1,4 @@
-"""How a fleet runs: limits, threads, cores (layer 7). Checked once, when it is made."""
+"""How the workers of a fleet run: limits, threads, cores (layer 7). Checked once, when made."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ _LEAST_AT_ONCE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetOptions:
-    """Options of a fleet. Durations are in seconds; None is no limit.
+class WorkerOptions:
+    """Options of the workers of a fleet, as `FleetEnvs` takes them; a user sets `FleetSettings`.
+
+    Durations are in seconds; None is no limit.
 
     Attributes:
         start_s: From the start of a worker to its first word: imports, mostly.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollmesh.errors import InvalidSpec
-from rollmesh.fleet.options import FleetOptions
+from rollmesh.fleet.worker_options import WorkerOptions
 from rollmesh.transport.spin import usable_cores
 
 
@@ -25,14 +25,14 @@ from rollmesh.transport.spin import usable_cores
 )
 def test_a_wrong_option_is_named(name, value):
     with pytest.raises(InvalidSpec, match=name):
-        FleetOptions(**{name: value})
+        WorkerOptions(**{name: value})
 
 
 def test_none_is_no_limit_where_there_may_be_none():
-    options = FleetOptions(start_s=None, load_s=None, close_s=None, threads=None)
+    options = WorkerOptions(start_s=None, load_s=None, close_s=None, threads=None)
     assert options.load_s is None
 
 
 def test_as_many_start_at_once_as_there_are_cores_and_at_least_four():
-    assert FleetOptions().most_starting == max(4, usable_cores())
-    assert FleetOptions(starts_at_once=2).most_starting == 2
+    assert WorkerOptions().most_starting == max(4, usable_cores())
+    assert WorkerOptions(starts_at_once=2).most_starting == 2
