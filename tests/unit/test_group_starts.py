@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rollmesh.errors import EnvFailed, InvalidSpec, LaneLost, PortTimeout, SessionLost
-from rollmesh.ids import MINT
 from rollmesh.ports import PREPARE, REBUILD, SUBSET_STEP, PrepareRequest, ResetRequest
 from rollmesh.runtime.spec import EpisodeStart
 from tests.driving import drive
@@ -67,26 +66,6 @@ def test_a_lane_stays_with_its_setup_while_that_has_episodes():
     env = PreparedEnv(2)
     assert drive(env, starts=starts("a", "b", "a", "b", "a", "b")).ok.total_episodes == 6
     assert sorted(env.prepared) == [(0, "a"), (1, "b")]
-
-
-def test_an_episode_begins_when_its_lane_is_ready_not_when_it_was_claimed():
-    class Notes(PreparedEnv):
-        ready = ""
-        begun: tuple[str, ...] = ()
-
-        def prepare(self, request: PrepareRequest) -> None:
-            super().prepare(request)
-            self.ready = MINT.mint()  # ids sort in the order they were made
-
-        def reset(self, request: ResetRequest):
-            self.begun = (*self.begun, *request.episode_ids)
-            return super().reset(request)
-
-    env = Notes(1)
-    run = drive(env, starts=starts("a", "a"), driver={"mint": MINT})
-    assert env.begun[0] > env.ready
-    assert tuple(e.episode_id for e in run.ok.episodes) == env.begun
-    assert {e.episode_id for e in run.notes.of("episode_started")} == set(env.begun)
 
 
 def test_an_episode_has_its_own_limit_of_steps():

@@ -182,7 +182,6 @@ def _prepare(
             lane.setup = None
             yield route.requests.prepare(lane, episode.setup)
             lane.setup = episode.setup
-            route.plan.begin_now(episode)  # ids tell when episodes began
 
 
 def _may_rebuild(route: Route, error: RouteError) -> bool:

@@ -52,10 +52,6 @@ class EpisodePlan:
         self._again.append(replace(episode, attempt=episode.attempt - 1))
         self._again.sort(key=lambda one: one.index)
 
-    def begin_now(self, episode: Episode) -> None:
-        """Give a claimed episode another id: its lane had to be made ready, and it begins now."""
-        episode.id = self._mint.mint()
-
     def claim(self, lanes: Sequence[Lane], *, may_idle: bool) -> list[Episode | None]:
         """Return the next episode for each lane, in order.
 
