@@ -205,6 +205,18 @@ def test_without_affinity_it_goes_where_there_is_room(rig):
     assert other.asked
 
 
+def test_answers_that_cannot_be_joined_are_a_failure_and_no_silence(rig):
+    rig = rig()
+    rig.model.predict(ask("a"))
+    rig.model.predict(ask("b"))
+    rig.home("b")[0].answer = lambda request, callback: callback(
+        PredictReply(context=request.context, frames=([],))
+    )
+    came = queue.SimpleQueue()
+    rig.model.submit("predict", ask("a", "b"), came.put, ())
+    assert isinstance(came.get(timeout=LIMIT_S), IndexError)
+
+
 def test_a_request_whose_episodes_live_apart_is_split_and_joined_in_order(rig):
     rig = rig()
     rig.model.predict(ask("a"))

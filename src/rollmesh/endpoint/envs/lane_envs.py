@@ -11,7 +11,6 @@ put together when all lanes are back.
 from __future__ import annotations
 
 import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ import msgspec
 
 from rollmesh.endpoint.envs.contracts import contract_difference
 from rollmesh.endpoint.envs.hosted_env import HostedEnv, build_all, discard
+from rollmesh.endpoint.gathering import Gathering
 from rollmesh.errors import InvalidSpec
 from rollmesh.ports import (
     REBUILD,
@@ -89,7 +89,7 @@ class LaneEnvs:
             return
         indices = env_indices or tuple(range(len(self._lanes)))
         parts, join = self._split(method, request, indices)
-        gathering = _Gathering(len(indices), join, callback)
+        gathering = Gathering(len(indices), join, callback)
         for row, index in enumerate(indices):
             land = gathering.landing(row)
             try:
@@ -211,39 +211,6 @@ class LaneEnvs:
             request_bytes=sum(reply.request_bytes for reply in replies),
             response_bytes=sum(reply.response_bytes for reply in replies),
         )
-
-
-class _Gathering:
-    """Waits for the replies of several lanes and calls back once, when all have come."""
-
-    def __init__(self, count: int, join: Callable[[list[Any]], Any], callback: Callback) -> None:
-        self._results: list[Any] = [None] * count
-        self._missing = count
-        self._join = join
-        self._callback = callback
-        self._lock = threading.Lock()
-
-    def landing(self, row: int) -> Callback:
-        """Return the callback of one lane."""
-
-        def land(result: Any) -> None:
-            with self._lock:
-                self._results[row] = result
-                self._missing -= 1
-                if self._missing:
-                    return
-            self._callback(self._together())
-
-        return land
-
-    def _together(self) -> Any:
-        for result in self._results:
-            if isinstance(result, BaseException):
-                return result
-        try:
-            return self._join(self._results)
-        except Exception as exc:  # noqa: BLE001 - given to the caller, who waits
-            return exc
 
 
 def _reset_part(request: ResetRequest, row: int, index: int) -> ResetRequest:

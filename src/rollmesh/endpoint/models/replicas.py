@@ -25,7 +25,8 @@ from typing import Any
 
 import msgspec
 
-from rollmesh.endpoint.models.replica_joining import Joining
+from rollmesh.endpoint.gathering import Gathering
+from rollmesh.endpoint.models.replica_joining import join_replies
 from rollmesh.endpoint.models.replica_seats import Asked, Lost, Opener, Seat
 from rollmesh.endpoint.models.replica_start import Start, close_unused
 from rollmesh.endpoint.models.replica_watch import LateWatch, now_ns
@@ -160,7 +161,8 @@ class ReplicatedModel(SubmittingModel):
         if parts is None:
             self._ask(Asked(request, callback))
             return
-        joining = Joining(self._actions, request, parts, callback)
+        join = functools.partial(join_replies, self._actions, request, parts)
+        joining = Gathering(len(parts), join, callback)
         for place, rows in enumerate(parts):
             part = msgspec.structs.replace(
                 request,
