@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
 
 from rollmesh.ports import PARTIAL_RESET, SUBSET_STEP
+from rollmesh.runtime.driver import RouteDriver
 from tests.driving import (
     DISABLED,
     MODES,
@@ -17,7 +20,7 @@ from tests.driving import (
     lengths,
     tell,
 )
-from tests.toys import ToyEnv
+from tests.toys import ToyEnv, ToyModel, spec_for
 
 BEGIN = ["session_started", "> reset all", "log info", "started 0 on 0", "started 1 on 1"]
 FIRST = [
@@ -323,3 +326,40 @@ def test_r22_the_observation_of_the_ending_step_is_the_next_episodes_first():
 def test_r22_same_step_resets_once_in_a_route():
     run = drive(ToyEnv(3, SAME_STEP), max_episodes=9)
     assert len(run.env.resets) == 1
+
+
+class ForgetfulModel(ToyModel):
+    """Keeps no request."""
+
+    def predict(self, request):
+        reply = super().predict(request)
+        self.predicts.clear()
+        return reply
+
+
+class WatchingEnv(ToyEnv):
+    """Notes at each step whether somebody holds the observation that it gave last."""
+
+    last = staticmethod(lambda: None)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.held: list[bool] = []
+
+    def step(self, request):
+        gc.collect()
+        self.held.append(self.last() is not None)
+        return super().step(request)
+
+    def _observe(self, lanes):
+        leaves = super()._observe(lanes)
+        self.last = weakref.ref(leaves[0])
+        return leaves
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nobody_holds_an_observation_any_more_when_the_next_step_begins(mode):
+    env = WatchingEnv(2, mode, length=lengths(2, 3))
+    RouteDriver(spec_for(env, max_episodes=4), env, ForgetfulModel(), hooks=[]).run()
+    assert env.held
+    assert not any(env.held)

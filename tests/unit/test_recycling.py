@@ -119,3 +119,14 @@ def test_threads_never_share_a_buffer():
     for thread in threads:
         thread.join()
     assert not clashes
+
+
+def test_the_buffer_used_last_comes_first_and_the_oldest_next():
+    recycler = Recycler()
+    first, second = fresh(recycler), fresh(recycler)
+    where = [address(first), address(second)]
+    del first, second
+    assert address(fresh(recycler)) == where[1]
+    held = fresh(recycler)
+    assert address(held) == where[1]
+    assert address(fresh(recycler)) == where[0]

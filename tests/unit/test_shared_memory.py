@@ -174,10 +174,29 @@ def test_a_lease_is_released_once(both):
     slot = ring.claim(100)
     with window.lease(slot.index) as lease:
         assert ring._states[slot.index] == 1
-    again = ring.claim(100)
-    assert again is slot
+    assert ring.claim(100) is not slot  # the one used last has a rest
+    assert ring.claim(100) is slot
     lease.release()
     assert ring._states[slot.index] == 1
+
+
+def test_two_slots_take_turns_and_are_all_it_takes(both):
+    ring, window = both
+    used = []
+    for _ in range(6):
+        slot = ring.claim(70_000)
+        used.append(slot.index)
+        window.free(slot.index)
+    assert used == [0, 1, 0, 1, 0, 1]
+
+
+def test_the_slot_used_last_is_made_larger_where_all_others_are_taken(both):
+    ring, window = both
+    held = [ring.claim(1000) for _ in range(MOST_SLOTS)]
+    window.free(held[-1].index)
+    larger = ring.claim(70_000)
+    assert (larger.index, larger.room) == (held[-1].index, 2**17)
+    assert ring.claim(1000) is None
 
 
 # --------------------------------------------------------------------------------- connections

@@ -93,15 +93,17 @@ class Recycler:
             if size > KEPT_BYTES or not _HAS_GIL or len(self._kept) >= _KEPT_SIZES:
                 return Kept(size, np.uint8)
             kept = self._kept.setdefault(size, deque(maxlen=min(KEPT_BYTES // size, _KEPT_BUFFERS)))
+        take = kept.pop  # the latest first: the caches still hold it
         for _ in range(_TRIES):
             try:
-                buffer = kept.popleft()
+                buffer = take()
             except IndexError:
                 break
             is_free = _getrefcount(buffer) <= _FREE
             kept.append(buffer)
             if is_free:
                 return buffer
+            take = kept.popleft
         buffer = Kept(size, np.uint8)
         kept.append(buffer)  # the oldest one falls out where the queue is full
         return buffer
