@@ -116,6 +116,8 @@ class BatchingModel(SubmittingModel):
         self._waiting_rows = 0
         self._is_scheduled = False
         self._is_collecting = False
+        self._took: list[tuple[int, int]] = []
+        """Rows of the latest calls, and their times, that the wait policy does not know of yet."""
         self._wanted_rows = 0
         self._owners: dict[str, _Route] = {}
         """The route of each episode."""
@@ -207,6 +209,9 @@ class BatchingModel(SubmittingModel):
     def _turn(self) -> None:
         """Collect one batch and give it to the model."""
         with self._lock:
+            for rows, duration_ns in self._took:  # only now: nobody waits for this here
+                self._wait_policy.took(rows, duration_ns)
+            self._took.clear()
             self._collect()
             batch = self._take()
         if batch:
@@ -276,8 +281,7 @@ class BatchingModel(SubmittingModel):
                 [info.episode_id for one in batch for info in one.request.episode_info], now_ns()
             )
         self._hand_out(reply, batch)
-        with self._lock:
-            self._wait_policy.took(rows, now_ns() - started_ns)
+        self._took.append((rows, now_ns() - started_ns))
 
     def _hand_out(self, reply: Any, batch: list[_Waiting]) -> None:
         if isinstance(reply, BaseException):
