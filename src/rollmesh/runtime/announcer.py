@@ -153,8 +153,15 @@ class Announcer:
         emit = self.hooks.step_completed
         if emit is None:
             return
-        places = [lane.row for lane in roster.lanes]
-        ends = [endings.get(place) for place in places]
+        rewards, infos = reply.rewards, reply.infos
+        terminated = truncated = (False,) * len(roster.lanes)
+        if not roster.whole:
+            rewards = tuple([rewards[lane.row] for lane in roster.lanes])
+            infos = [infos[lane.row] for lane in roster.lanes]
+        if endings:
+            ends = [endings.get(lane.row) for lane in roster.lanes]
+            terminated = tuple([end is not None and end.terminated for end in ends])
+            truncated = tuple([end is not None and end.truncated for end in ends])
         emit(
             events.StepCompleted(
                 session_id=self._session_id,
@@ -163,10 +170,10 @@ class Announcer:
                 episode_ids=roster.episode_ids,
                 record_ids=roster.record_ids,
                 steps=roster.steps(),
-                rewards=tuple([reply.rewards[place] for place in places]),
-                terminated=tuple([end is not None and end.terminated for end in ends]),
-                truncated=tuple([end is not None and end.truncated for end in ends]),
-                infos=tuple([_own_info(reply.infos[place]) for place in places]),
+                rewards=rewards,
+                terminated=terminated,
+                truncated=truncated,
+                infos=tuple([_own_info(info) for info in infos]),
                 observation_space=self._observation_space,
                 observation=_read_only(rows),
             )

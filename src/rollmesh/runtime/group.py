@@ -72,41 +72,39 @@ def _mend(route: Route, group: Group, error: RouteError) -> GroupLoop:
 
 
 def _episodes(route: Route, group: Group) -> GroupLoop:
+    """Play until nothing is left to play here.
+
+    What is deleted is held by nobody then, so that the next observation may use its memory.
+    """
     observation = yield from _first_reset(route, group)
     while observation is not None:
         route.check_cancel(group)
         mark = route.telemetry.mark()
-        action = yield from _act(route, group, observation)
-        del observation  # where nobody else holds it, the next one may use its memory
-        observation = yield from _step(route, group, action)
+        roster = group.roster()
+        if roster.lanes:
+            rows = route.observe(roster, observation)
+            ask = [lane for lane in roster.lanes if not lane.frames]
+            if ask:
+                route.check_cancel(group, "model.predict", ask[0].steps)
+                predict = route.requests.predict(group, ask, roster, rows)
+                route.plan_frames(ask, predict, (yield predict))
+                del predict
+            del rows
+            action = route.act(group, roster)
+        else:
+            action = route.fill(group)
+        del observation
+        route.check_cancel(group, "env.step", group.step + 1)
+        reply: StepReply = yield route.requests.step(group, action)
+        endings = route.stepped(group, roster, reply)
+        for lane in group.lanes:
+            if lane.next is not None:
+                route.start(group, lane, lane.next, reply.ended_ns)
+        observation = reply.observation
+        if endings:
+            observation = yield from _handle_ends(route, group, endings, reply)
+        del reply
         route.telemetry.round_ended(mark)
-
-
-def _act(route: Route, group: Group, observation: Leaves) -> Generator[Operation, Any, Leaves]:
-    """Show the observation, ask the model for lanes without frames, and return an action."""
-    roster = group.roster()
-    if not roster.lanes:
-        return route.fill(group)
-    rows = route.observe(roster, observation)
-    ask = [lane for lane in roster.lanes if not lane.frames]
-    if ask:
-        route.check_cancel(group, "model.predict", ask[0].steps)
-        predict = route.requests.predict(group, ask, roster, rows)
-        route.plan_frames(ask, predict, (yield predict))
-    return route.act(group, roster)
-
-
-def _step(route: Route, group: Group, action: Leaves) -> Generator[Operation, Any, Leaves | None]:
-    """Step the env, and see to episodes that ended; return the next observation, if any."""
-    route.check_cancel(group, "env.step", group.step + 1)
-    reply: StepReply = yield route.requests.step(group, action)
-    endings = route.stepped(group, group.roster(), reply)
-    for lane in group.lanes:
-        if lane.next is not None:
-            route.start(group, lane, lane.next, reply.ended_ns)
-    if endings:
-        return (yield from _handle_ends(route, group, endings, reply))
-    return reply.observation
 
 
 def _first_reset(route: Route, group: Group) -> Generator[Operation, Any, Leaves | None]:

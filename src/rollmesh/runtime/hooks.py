@@ -282,6 +282,13 @@ def _observer(name: str, hooks: Sequence[object]) -> Observer | None:
     calls = [(method, _failure_log(hook, name)) for hook, method in _named_methods(name, hooks)]
     if not calls:
         return None
+    first, log_first = calls[0]
+
+    def emit_to_one(event: Any) -> None:
+        try:
+            first(event)
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            log_first(error)
 
     def emit(event: Any) -> None:
         for method, log_failure in calls:
@@ -290,7 +297,7 @@ def _observer(name: str, hooks: Sequence[object]) -> Observer | None:
             except (Exception, SystemExit) as error:  # noqa: BLE001
                 log_failure(error)
 
-    return emit
+    return emit if len(calls) > 1 else emit_to_one
 
 
 def _failure_log(hook_name: str, event_name: str) -> Callable[[BaseException], None]:

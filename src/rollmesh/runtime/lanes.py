@@ -153,7 +153,8 @@ class Roster:
 
     def steps(self) -> tuple[int, ...]:
         """Return each lane's moves."""
-        return tuple([lane.steps for lane in self.lanes])
+        lanes = self.lanes
+        return (lanes[0].steps,) if len(lanes) == 1 else tuple([lane.steps for lane in lanes])
 
 
 @dataclass(frozen=True, slots=True)
