@@ -13,6 +13,7 @@ lane.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -59,6 +60,43 @@ class Envelope(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     nbytes: int
     endpoint_total_ns: int | None = None
     leaves: list[memoryview] | None = None
+
+
+def enclose_request(
+    message: Any, kinds: Mapping[str, Kind], nbytes: int, leaves: list[memoryview] | None = None
+) -> Envelope:
+    """Return the envelope of a parsed request of a Join.
+
+    Args:
+        message: Of a generated class.
+        kinds: The kind of each part that it may hold, by the name of its field.
+        nbytes: Its size on the wire.
+        leaves: What was cut out of it before.
+    """
+    part = message.WhichOneof("request")
+    return Envelope(
+        request_id=message.request_id,
+        kind=kinds.get(part or ""),
+        message=None if part is None else getattr(message, part),
+        nbytes=nbytes,
+        leaves=leaves,
+    )
+
+
+def enclose_response(
+    message: Any, kinds: Mapping[str, Kind], nbytes: int, leaves: list[memoryview] | None = None
+) -> Envelope:
+    """Return the envelope of a parsed response of a Join; arguments as of `enclose_request`."""
+    part = message.WhichOneof("response")
+    timed = message.HasField("endpoint_total_ns")
+    return Envelope(
+        request_id=message.request_id,
+        kind=kinds.get(part or ""),
+        message=None if part is None else getattr(message, part),
+        nbytes=nbytes,
+        endpoint_total_ns=message.endpoint_total_ns if timed else None,
+        leaves=leaves,
+    )
 
 
 class EpisodeFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):

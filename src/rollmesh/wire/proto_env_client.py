@@ -35,7 +35,7 @@ from rollmesh.wire.messages import Kind
 from rollmesh.wire.metadata import decode_map as decode_exact
 from rollmesh.wire.metadata import encode_map as encode_exact
 from rollmesh.wire.png import read_png
-from rollmesh.wire.proto_env import Envelope
+from rollmesh.wire.proto_env import Envelope, enclose_response
 from rollmesh.wire.proto_errors import read_env_error
 from rollmesh.wire.proto_metadata import Report, decode_lanes, decode_map, encode_map
 from rollmesh.wire.proto_values import (
@@ -192,16 +192,7 @@ class EnvClientWire:
         cut = cut_leaves(data, _HOLDERS, _OBSERVATION)
         rest = data if cut is None else cut[0]
         message: pb.JoinResponse = parse(pb.JoinResponse, rest, "response of an env")
-        kind = message.WhichOneof("response")
-        total = message.endpoint_total_ns if message.HasField("endpoint_total_ns") else None
-        return Envelope(
-            request_id=message.request_id,
-            kind=_KINDS.get(kind or ""),
-            message=None if kind is None else getattr(message, kind),
-            nbytes=len(data),
-            endpoint_total_ns=total,
-            leaves=None if cut is None else cut[1],
-        )
+        return enclose_response(message, _KINDS, len(data), None if cut is None else cut[1])
 
     def read(self, envelope: Envelope, request: Any) -> Any:
         """Return the reply in a response: what `ports` or `messages` call it, or an `ErrorBody`.

@@ -34,7 +34,7 @@ from rollmesh.wire.messages import Kind
 from rollmesh.wire.metadata import decode_map as decode_exact
 from rollmesh.wire.metadata import encode_map as encode_exact
 from rollmesh.wire.png import is_image, write_png
-from rollmesh.wire.proto_env import Envelope, EpisodeFacts
+from rollmesh.wire.proto_env import Envelope, EpisodeFacts, enclose_request
 from rollmesh.wire.proto_env_client import TRIAL_INDEX
 from rollmesh.wire.proto_errors import write_env_error
 from rollmesh.wire.proto_metadata import (
@@ -85,14 +85,7 @@ def open_env_request(data: bytes) -> Envelope:
     cut = cut_leaves(data, _HOLDERS, _ACTION)
     rest = data if cut is None else cut[0]
     message: pb.JoinRequest = parse(pb.JoinRequest, rest, "request to an env")
-    kind = message.WhichOneof("request")
-    return Envelope(
-        request_id=message.request_id,
-        kind=_KINDS.get(kind or ""),
-        message=None if kind is None else getattr(message, kind),
-        nbytes=len(data),
-        leaves=None if cut is None else cut[1],
-    )
+    return enclose_request(message, _KINDS, len(data), None if cut is None else cut[1])
 
 
 class EnvServerWire:

@@ -32,7 +32,15 @@ from rollmesh.wire import messages as ours
 from rollmesh.wire._gen import rlmesh_model_v1_pb2 as pb
 from rollmesh.wire.dialect import Dialect
 from rollmesh.wire.messages import Kind
-from rollmesh.wire.proto_env import MOST_ENVS, Envelope, mode_number, read_env_spec, write_env_spec
+from rollmesh.wire.proto_env import (
+    MOST_ENVS,
+    Envelope,
+    enclose_request,
+    enclose_response,
+    mode_number,
+    read_env_spec,
+    write_env_spec,
+)
 from rollmesh.wire.proto_errors import read_model_error, write_model_error
 from rollmesh.wire.proto_metadata import Report
 from rollmesh.wire.proto_values import (
@@ -191,15 +199,7 @@ def open_model_response(data: bytes) -> Envelope:
         WireError: The bytes are no response.
     """
     message: pb.JoinResponse = parse(pb.JoinResponse, data, "response of a model")
-    kind = message.WhichOneof("response")
-    total = message.endpoint_total_ns if message.HasField("endpoint_total_ns") else None
-    return Envelope(
-        request_id=message.request_id,
-        kind=_RESPONSES.get(kind or ""),
-        message=None if kind is None else getattr(message, kind),
-        nbytes=len(data),
-        endpoint_total_ns=total,
-    )
+    return enclose_response(message, _RESPONSES, len(data))
 
 
 def read_model_reply(envelope: Envelope, request: Any, contract: EnvContract | None = None) -> Any:
@@ -272,14 +272,7 @@ def open_model_request(data: bytes) -> Envelope:
     cut = cut_leaves(data, _HOLDERS, _OBSERVATION[0])
     rest = data if cut is None else cut[0]
     message: pb.JoinRequest = parse(pb.JoinRequest, rest, "request to a model")
-    kind = message.WhichOneof("request")
-    return Envelope(
-        request_id=message.request_id,
-        kind=_REQUESTS.get(kind or ""),
-        message=None if kind is None else getattr(message, kind),
-        nbytes=len(data),
-        leaves=None if cut is None else cut[1],
-    )
+    return enclose_request(message, _REQUESTS, len(data), None if cut is None else cut[1])
 
 
 def read_model_request(envelope: Envelope) -> Any:
