@@ -28,7 +28,7 @@ from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.clients.model_client import ModelRoute, connect_replica
 from rollmesh.endpoint.models.replica_seats import Opener, Replica
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.servers.child_process import kill_group, let_go, signal_name, spawn
+from rollmesh.endpoint.servers.child_process import kill_group, outwait, signal_name, spawn
 from rollmesh.endpoint.servers.isolation import find_target
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.limits import Limits
@@ -131,17 +131,12 @@ class ModelProcess:
         self._address = None
         if process is None:
             return True
-        in_time = True
         if timeout_s is None or timeout_s > 0:
             process.terminate()
-            try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                in_time = False
-        kill_group(process)  # and what it started
-        process.wait()
-        let_go(process)
-        return in_time
+            return outwait(process, timeout_s)
+        kill_group(process)
+        outwait(process, None)
+        return True
 
     # ------------------------------------------------------------------------------- inside
 

@@ -78,6 +78,27 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def outwait(process: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
+    """Wait for a process that was told to end, then kill what is left of its group.
+
+    Args:
+        process: From `spawn`.
+        timeout_s: For how long to wait, in seconds; None waits for as long as it takes.
+
+    Returns:
+        Whether it ended by itself in time.
+    """
+    in_time = True
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        in_time = False
+    kill_group(process)  # and what it started
+    process.wait()
+    let_go(process)
+    return in_time
+
+
 def let_go(process: subprocess.Popen[bytes]) -> None:
     """Close the pipe to a process that has ended."""
     if process.stdin is not None:

@@ -25,7 +25,7 @@ from rollmesh.endpoint.error_bodies import PROCESS_DIED
 from rollmesh.endpoint.servers.child_process import (
     MAIN_NAME,
     kill_group,
-    let_go,
+    outwait,
     signal_name,
     spawn,
 )
@@ -276,15 +276,7 @@ class IsolatedEnv:
         """Wait for the process and let go of it; kill it where it is late, return whether not."""
         process, self._process = self._process, None
         connection, self._connection = self._connection, None
-        in_time = True
-        if process is not None:
-            try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                in_time = False
-            kill_group(process)  # and what it started
-            process.wait()
-            let_go(process)
+        in_time = process is None or outwait(process, timeout_s)
         if connection is not None:
             connection.close()
         return in_time
