@@ -281,7 +281,10 @@ def plan_run(
         folder = RunFolder(path=Path(arguments.run_dir), new=arguments.new, command=command)
     if env is None and (nameless := [task.name for task in plan.tasks if task.env is None]):
         raise InvalidSpec(
-            "env", f"is missing: task {nameless[0]!r} of the plan names none, so give one"
+            "env",
+            f"is missing: task {nameless[0]!r} of the plan names none, so give one"
+            if nameless[0]
+            else "is missing: give a Gymnasium id, module:callable or an address",
         )
     is_suite = len(plan.setups) > 1 or any(task.env for task in plan.tasks)
     if arguments.workers is not None or is_suite:
@@ -289,7 +292,7 @@ def plan_run(
             raise InvalidSpec(
                 "num_envs",
                 "is for envs in this process, and workers run them here: leave it out, or say "
-                "lanes_per_worker=N in fleet=FleetSettings(...)",
+                "--lanes-per-worker N (fleet=FleetSettings(lanes_per_worker=N))",
             )
         settings = arguments.fleet or FleetSettings()
         workers = arguments.count_workers()

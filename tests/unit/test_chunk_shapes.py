@@ -138,6 +138,15 @@ def test_either_names_both_shapes(value):
     assert f"policy returned shape {np.shape(value)}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("space", "action"), [(BOX, np.zeros(2, np.float32)), (Discrete(2), np.array(1)), (BOX, None)]
+)
+def test_an_action_with_no_state_beside_it_says_how_to_return_it_alone(space, action):
+    for read in (reader(space).one, reader(space).either, reader(space).chunk):
+        with pytest.raises(InvalidValue, match=r"predict returned .* action, _ = model\.predict"):
+            read((action, None), "predict")
+
+
 def test_one_action_of_another_shape_names_got_and_wanted():
     with pytest.raises(InvalidValue, match=r"predict returned shape \(1, 2\), wanted \(2,\)"):
         reader(BOX).one(np.zeros((1, 2)), "predict")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -449,3 +450,16 @@ def test_a_strict_gate_wants_the_same_env() -> None:
     found = compare(a, b).gate(strict=True)
     assert not found.is_open
     assert "They ran in envs of different names." in found.reasons
+
+
+@pytest.mark.parametrize("folder", ["runs/a", Path("runs/a")])
+def test_the_name_of_a_run_is_no_result(folder):
+    with pytest.raises(InvalidSpec, match=r"b: wants an EvalResult.*read_run\(folder\)\.result"):
+        compare(returns([1.0]), folder)
+
+
+def test_a_margin_that_no_two_rates_can_leave_is_refused():
+    a, b = table(both=5, lost=0, won=0, neither=5)
+    with pytest.raises(InvalidSpec, match="difference of success rates below 1"):
+        compare(a, b, margin=1)
+    assert compare(a, b, margin=5, metric="return").margin == 5

@@ -69,9 +69,9 @@ def test_options_reach_the_comparison_and_json_is_json(
     assert values["verdict"] == "equivalent"
 
 
-def _run(folder: Path, model: str, rewards: list[float]) -> str:
+def _run(folder: Path, model: str, rewards: list[float], **settings: object) -> str:
     """A run folder as an evaluation leaves it."""
-    identity = RunIdentity(plan_json="{}", plan_hash="00", env="E", model=model)
+    identity = RunIdentity(plan_json="{}", plan_hash="00", env="E", model=model, settings=settings)
     with Journal.open(folder, identity=identity, facts={}) as journal:
         for i, reward in enumerate(rewards):
             journal.record(_ended(i, reward))
@@ -89,6 +89,19 @@ def test_run_folders_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[s
     values = json.loads(capfd.readouterr().out)
     assert (values["a"], values["b"], values["verdict"]) == ("old", "new", "better")
     assert (values["pairs"], values["only_in_b"]) == (20, 2)
+
+
+def test_runs_that_were_not_played_alike_are_told_and_do_not_pass_a_strict_gate(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    a = _run(tmp_path / "old", "old", [1.0] * 100, max_episode_steps=50)
+    b = _run(tmp_path / "new", "new", [1.0] * 100, max_episode_steps=None)
+    options = ["--margin", "0.5", "--gate"]
+    assert main(["compare", a, b, *options]) == exit_codes.OK
+    assert "not played alike: max_episode_steps: 50 and none." in capfd.readouterr().out
+    assert main(["compare", a, b, *options, "--strict"]) == exit_codes.FAILED
+    assert "not played under the same conditions" in capfd.readouterr().err
+    assert main(["compare", a, a, *options, "--strict"]) == exit_codes.OK
 
 
 def test_a_folder_and_a_file_are_compared(
@@ -125,6 +138,7 @@ def test_what_cannot_be_compared_is_told(
     [
         (["--strict"], "--gate"),
         (["--margin", "-1"], "margin"),
+        (["--margin", "5"], "difference of success rates below 1"),
         (["--confidence", "95"], "confidence"),
         (["--metric", "steps"], "metric"),
     ],

@@ -270,6 +270,18 @@ def test_a_registered_id_in_lanes(opened):
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("name", "written", "extra"),
+    [
+        ("ALE/Nothing-v5", "ale_py:ALE/Nothing-v5", "atari"),
+        ("dm_control/nothing-v0", "shimmy:dm_control/nothing-v0", "dm"),
+    ],
+)
+def test_an_unknown_id_of_an_extra_names_it(name, written, extra):
+    with pytest.raises(InvalidSpec, match=rf"write {written}; .* 'rollmesh\[{extra}\]'"):
+        open_env(name)
+
+
 @pytest.mark.parametrize("name", ["CartPol-v1", "Nowhere/Pong-v5", "CartPole-v99"])
 def test_an_unknown_id_says_what_gymnasium_says(name):
     with pytest.raises(InvalidSpec, match="Gymnasium cannot make"):

@@ -320,7 +320,7 @@ def test_a_rule_ends_the_run_once_it_is_decided(tmp_path):
         ({"episodes": 2, "fleet": FleetSettings()}, "workers"),
         ({"episodes": 2, "plan": Plan(tasks=[Task(episodes=1)])}, "contradicts plan"),
         ({"plan": "nowhere.json"}, "cannot be read"),
-        ({"episodes": 4, "workers": 2, "num_envs": 2}, "lanes_per_worker"),
+        ({"episodes": 4, "workers": 2, "num_envs": 2}, "--lanes-per-worker"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(arguments, word):
@@ -331,6 +331,8 @@ def test_wrong_arguments_are_refused_by_name(arguments, word):
 def test_an_env_is_needed_unless_every_task_names_one():
     with pytest.raises(InvalidSpec, match="names none"):
         evaluate(zero, plan=Plan(tasks=[Task(name="a", episodes=1)]))
+    with pytest.raises(InvalidSpec, match="env: is missing: give a Gymnasium id"):
+        evaluate(zero, plan=Plan(tasks=[Task(episodes=1)]))
 
 
 def test_a_task_without_workers_has_its_arguments():

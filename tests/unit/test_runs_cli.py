@@ -213,6 +213,11 @@ def test_export_writes_to_standard_output_or_a_file(capfd, home):
     )
     assert (home / "a.csv").read_text() == out
     assert json.loads(said(capfd, "export", "a", "-f", "json")[1])["status"] == "stopped"
+    code, _, err = said(capfd, "export", "a", "-f", "csv", "-o", "nowhere/a.csv")
+    assert code == exit_codes.FAILED
+    assert (
+        err == "error: cannot write nowhere/a.csv: No such file or directory; name a file with -o\n"
+    )
 
 
 def test_export_to_parquet_wants_a_file(capfd, home):

@@ -55,6 +55,8 @@ def test_where_the_kernel_says_nothing_no_network_is_assumed(tmp_path):
         (ODD, None, "See what is wrong with the file system"),
         (OSError(errno.EDQUOT, "Disk quota exceeded", "f"), errno.EDQUOT, "quota"),
         (PermissionError(errno.EACCES, "Permission denied"), errno.EACCES, "folder writable"),
+        (FileExistsError(errno.EEXIST, "File exists", "f"), errno.EEXIST, "not a file"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), errno.ENOTDIR, "folders only"),
     ],
 )
 def test_trouble_has_a_number_a_file_and_advice(tmp_path, error, number, advice):

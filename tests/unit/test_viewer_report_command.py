@@ -58,7 +58,7 @@ def test_what_cannot_be_read_or_written_is_one_sentence(stored, tmp_path, capfd)
     assert main(["report", str(stored("a")), "-o", str(missing)]) == exit_codes.FAILED
     err = capfd.readouterr().err
     assert err.count("\n") == 1
-    assert str(missing) in err
+    assert f"cannot write {missing}: No such file or directory; name another file" in err
     assert main(["report", str(stored("b")), "-o", str(tmp_path)]) == exit_codes.FAILED
     assert "Is a directory" in capfd.readouterr().err
     assert main(["report", "-o", str(page)]) == exit_codes.BAD_ARGUMENTS

@@ -13,10 +13,12 @@ from rollmesh.cli.runs_command import find_run
 from rollmesh.errors import InvalidSpec, RollmeshError
 from rollmesh.results.compare import compare
 from rollmesh.results.result import EvalResult
+from rollmesh.runs.conditions import with_conditions
 
 if TYPE_CHECKING:
     from rollmesh.cli.output import Output
     from rollmesh.results.comparison import Comparison
+    from rollmesh.runs.identity import RunIdentity
 
 
 def compare_command(
@@ -54,7 +56,7 @@ def compare_command(
         than could be compared.
     strict
         With --gate: also end with 1 unless B is surely not worse by more than the margin, and ran
-        in the same env.
+        in the same env under the same conditions.
     json
         Print the comparison as JSON.
     """
@@ -62,8 +64,10 @@ def compare_command(
         try:
             if strict and not gate:
                 raise InvalidSpec("--strict", "says how --gate judges; add --gate")
-            first, second = read_result(a), read_result(b)
+            (first, run_a), (second, run_b) = read_result(a), read_result(b)
             found = compare(first, second, margin=margin, confidence=confidence, metric=metric)
+            if run_a is not None and run_b is not None:
+                found = with_conditions(found, run_a, run_b)
         except (RollmeshError, OSError) as error:
             output.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS
@@ -73,8 +77,8 @@ def compare_command(
         return _judged(output, found, strict=strict) if gate else exit_codes.OK
 
 
-def read_result(path: str) -> EvalResult:
-    """Return the result that is kept in a run folder or in a JSON file.
+def read_result(path: str) -> tuple[EvalResult, RunIdentity | None]:
+    """Return the result in a run folder or a JSON file, and what the run was, if that is known.
 
     Raises:
         InvalidSpec: There is nothing at the path, or no result in the file.
@@ -85,11 +89,16 @@ def read_result(path: str) -> EvalResult:
     if place.is_dir():
         from rollmesh.runs import read_run
 
-        return read_run(place).result
+        run = read_run(place)
+        return run.result, run.identity
     if not place.exists():
-        raise InvalidSpec(path, "wants a run folder or the JSON of a result, found nothing there")
+        raise InvalidSpec(
+            path,
+            "wants a run folder or the JSON of a result, found nothing there; "
+            "rollmesh runs lists those in runs/",
+        )
     try:
-        return EvalResult.from_json(place.read_text(encoding="utf-8"))
+        return EvalResult.from_json(place.read_text(encoding="utf-8")), None
     except ValueError as error:
         raise InvalidSpec(path, str(error)) from error
 

@@ -51,7 +51,11 @@ def export_command(
         except InvalidSpec as error:
             streams.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS
-        except (RunError, OSError) as error:
+        except RunError as error:
             streams.note(f"error: {error}")
+            return exit_codes.FAILED
+        except OSError as error:
+            where = output or "standard output"
+            streams.note(f"error: cannot write {where}: {error.strerror}; name a file with -o")
             return exit_codes.FAILED
         return exit_codes.OK

@@ -41,8 +41,11 @@ def report_command(
             return exit_codes.BAD_ARGUMENTS
         try:
             write_report(runs, output)
-        except (RollmeshError, OSError) as error:
+        except RollmeshError as error:
             out.note(f"error: {error}")
+            return exit_codes.FAILED
+        except OSError as error:
+            out.note(f"error: cannot write {output}: {error.strerror}; name another file with -o")
             return exit_codes.FAILED
         out.result(str(output))
         return exit_codes.OK

@@ -8,6 +8,7 @@ alike.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -72,15 +73,23 @@ def compare(
         test agree.
 
     Raises:
-        InvalidSpec: The two have no planned episode in common, or an argument is out of its range.
+        InvalidSpec: The two have no planned episode in common, or an argument is out of its range,
+            or the name of a run instead of its result.
 
     Guarantees: the same results give the same comparison, in whatever order the episodes ended.
     """
     _check(margin, confidence, metric)
+    _check_results(a, b)
     pairing = _pair(a, b)
     if not pairing.pairs:
         raise InvalidSpec("compare", _nothing_in_common(a, b))
     chosen = _metric(a, b) if metric == "auto" else metric
+    if chosen == "success" and margin is not None and margin >= 1:
+        raise InvalidSpec(
+            "margin",
+            f"wants a difference of success rates below 1, such as 0.05, got {margin!r}; any two "
+            "models are within that",
+        )
     kept, reasons = _usable(pairing.pairs, chosen)
     seen = _Seen(chosen, kept, confidence)
     limit = _default_margin(chosen, seen) if margin is None else margin
@@ -411,6 +420,16 @@ def _unfinished(a: EvalResult, b: EvalResult) -> Iterable[str]:
 
 def _name(result: EvalResult, fallback: str) -> str:
     return result.model or fallback
+
+
+def _check_results(*results: Any) -> None:
+    for name, result in zip("ab", results, strict=True):
+        if isinstance(result, (str, os.PathLike)):
+            raise InvalidSpec(
+                name,
+                f"wants an EvalResult, got {result!r}; of a run folder that is "
+                "rollmesh.runs.read_run(folder).result",
+            )
 
 
 def _check(margin: Any, confidence: Any, metric: Any) -> None:

@@ -88,6 +88,8 @@ class Comparison:
         unfinished: Which of the two has not played its plan to the end, in sentences; not one that
             a rule ended which was declared before.
         is_same_env: Whether both ran in an env of the same name.
+        conditions: Where the conditions of their episodes differ, as far as anybody knows them:
+            `name: that of A and that of B`.
     """
 
     metric: Literal["success", "return"]
@@ -119,6 +121,7 @@ class Comparison:
     notes: tuple[str, ...]
     unfinished: tuple[str, ...] = ()
     is_same_env: bool = True
+    conditions: tuple[str, ...] = ()
 
     @property
     def is_not_worse(self) -> bool:
@@ -145,7 +148,8 @@ class Comparison:
 
         Args:
             strict: If so, B passes only if it is also surely not worse by more than the margin,
-                would be had every episode left out gone against it, and ran in the same env.
+                would be had every episode left out gone against it, and ran in the same env under
+                the same conditions.
         """
         shut = tuple(_why_shut(self))
         gate = _strict_gate(self) if strict else _plain_gate(self)
@@ -248,6 +252,8 @@ def _with_interval(c: Comparison, interval: Interval | None) -> str:
 
 def _caveats(c: Comparison) -> Iterable[str]:
     yield from c.unfinished
+    if c.conditions:
+        yield f"A and B were not played alike: {'; '.join(c.conditions)}."
     if c.left_out:
         reasons = ", ".join(f"{count} {why}" for why, count in c.left_out_because)
         yield f"{_plural(c.left_out, 'pair')} left out: {reasons}.{_bounds_clause(c)}"
@@ -325,6 +331,9 @@ def _strict_gate(c: Comparison) -> Gate:
     if not c.is_same_env:
         is_open = False
         reasons.append("They ran in envs of different names.")
+    if c.conditions:
+        is_open = False
+        reasons.append("Their episodes were not played under the same conditions.")
     if c.bounds is None and c.left_out:
         is_open = False
         reasons.append("What the pairs left out would have said is not known.")

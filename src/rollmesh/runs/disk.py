@@ -33,6 +33,8 @@ _ADVICE = {
     errno.EPERM: "Make the folder writable",
     errno.EIO: "See what is wrong with the disk (dmesg), copy the folder to another one",
     errno.EBUSY: "Close the program that has the file locked",
+    errno.EEXIST: "Name a folder, not a file",
+    errno.ENOTDIR: "Name a path that leads through folders only",
     errno.ENOENT: "Leave a run's folder where it is while it runs",
 }
 _OTHERWISE = "See what is wrong with the file system"

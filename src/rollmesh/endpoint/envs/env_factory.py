@@ -22,6 +22,8 @@ from rollmesh.endpoint.targets import (
 )
 from rollmesh.errors import InvalidSpec
 
+_BY_EXTRA = {"ALE": ("ale_py", "atari"), "dm_control": ("shimmy", "dm")}
+"""Of namespaces that an extra brings: the module that registers them, and the extra."""
 _LANE_PARAMETERS = ("lane", "env_index")
 _KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -85,8 +87,7 @@ def _registered(target: GymnasiumId, env_kwargs: Mapping[str, Any] | None, field
     except gymnasium.error.Error as exc:
         raise InvalidSpec(
             field,
-            f"Gymnasium cannot make {plain!r}: {exc} (import the package that registers it "
-            "first, or write module:Name-v0)",
+            f"Gymnasium cannot make {plain!r}: {exc} ({_how_registered(plain)})",
         ) from exc
     given = dict(env_kwargs or {})
 
@@ -101,6 +102,14 @@ def _registered(target: GymnasiumId, env_kwargs: Mapping[str, Any] | None, field
             raise
 
     return EnvSource(name=plain, make=make, always_scalar=True)
+
+
+def _how_registered(plain: str) -> str:
+    space = plain.partition("/")[0]
+    if space not in _BY_EXTRA:
+        return "import the package that registers it first, or write module:Name-v0"
+    module, extra = _BY_EXTRA[space]
+    return f"write {module}:{plain}; the package comes with pip install 'rollmesh[{extra}]'"
 
 
 def _maker(

@@ -150,6 +150,12 @@ class ActionReader:
             counts = value.shape[:front]
             if len(counts) == front:
                 return value.reshape(prod(counts), *shape), counts
+        if shape is not None and _is_pair_with_none(value):
+            raise InvalidValue(
+                _ROOT,
+                f"{corner} returned a tuple of two with None at its end; return the action alone, "
+                "as in: action, _ = model.predict(observation)",
+            )
         try:
             flat, counts = _flatten(self.space, value, axes, _ROOT)
         except _Misfit as misfit:
@@ -187,6 +193,11 @@ class ActionReader:
             raise InvalidValue(
                 _ROOT, f"{corner} returned {got} rows for a batch of {rows}; wanted one per row"
             )
+
+
+def _is_pair_with_none(value: _Given) -> bool:
+    """Return whether this is an action and no state, as Stable-Baselines3's `predict` returns."""
+    return isinstance(value, tuple) and len(value) == 2 and value[1] is None  # noqa: PLR2004
 
 
 class _Misfit(Exception):  # noqa: N818 - caught in this module

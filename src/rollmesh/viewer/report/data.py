@@ -20,6 +20,7 @@ from rollmesh.results.aggregates import (
 from rollmesh.results.result import EpisodeResult, EvalResult
 
 if TYPE_CHECKING:
+    from rollmesh.runs.identity import RunIdentity
     from rollmesh.runs.reading import StoredRun
 
 Outcome: TypeAlias = Literal["success", "failure", "unjudged", "errored"]
@@ -36,6 +37,7 @@ class ReportData:
         facts: What else is known: plan hash, versions, git revision, hardware. Values are plain.
         lanes_per_worker: Lanes of one worker process; None where lanes have no processes.
         lost: Attempts that came to nothing and were made again, or were the last.
+        identity: What the run was, if it was kept.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ReportData:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     lanes_per_worker: int | None = None
     lost: tuple[LostAttempt, ...] = ()
+    identity: RunIdentity | None = None
 
     @classmethod
     def from_run(cls, run: StoredRun, name: str | None = None) -> ReportData:
@@ -66,6 +69,7 @@ class ReportData:
                 )
                 for attempt in run.failed_attempts
             ),
+            identity=run.identity,
         )
 
     @cached_property
