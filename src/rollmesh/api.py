@@ -177,15 +177,15 @@ def evaluate(
         execution_horizon=template.execution_horizon,
         cancel=token,
     )
-    read = {"hooks": read_hooks(hooks), "cancel": token}
+    given_hooks = read_hooks(hooks)
     if loose is not None and loose.count == 0:
         return EvalResult(episodes=())
     if loose is None or run_arguments.is_wanted:
         run = plan_run(
             run_arguments, loose, model=model, env=env, template=template, opening=opening
         )
-        return replace(run, **read).run()
-    run = _Run(plan=loose, template=template, **read)
+        return replace(run, hooks=given_hooks, cancel=token).run()
+    run = _Run(plan=loose, template=template, hooks=given_hooks, cancel=token)
     ids = RouteIds(session_id=template.session_id, env_id=template.env_id)
     endpoints = Endpoints(model, env, ids=ids, options=opening, hooks=run.hooks)
     return run.over(endpoints)

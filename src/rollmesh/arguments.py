@@ -99,10 +99,12 @@ def _episode_count(episodes: int | None, seeds: tuple[int, ...] | None) -> int:
     return count
 
 
-def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+def _seeds(seeds: Any) -> tuple[int, ...]:
     if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
         raise InvalidSpec("seeds", f"wants a list of ints, one an episode, got {seeds!r}")
-    return tuple([read_seed(f"seeds[{k}]", seed) for k, seed in enumerate(seeds)])
+    return tuple(
+        [read_seed(f"seeds[{k}]", seed) for k, seed in enumerate(cast("Iterable[object]", seeds))]
+    )
 
 
 def read_seed(field: str, seed: object) -> int:
@@ -113,7 +115,7 @@ def read_seed(field: str, seed: object) -> int:
     """
     if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
         raise InvalidSpec(field, f"{seed!r} is no seed: wants an int of 0 or more, of any size")
-    value = int(seed)
+    value = int(cast("int", seed))
     if value < 0:
         raise InvalidSpec(field, f"{value} is no seed: wants an int of 0 or more, of any size")
     return value
@@ -154,9 +156,7 @@ def check_sendable(seeds: Sequence[int] | None) -> None:
             )
 
 
-def _options(
-    options: Info | Sequence[Info | None] | None, count: int
-) -> tuple[Info | None, ...] | None:
+def _options(options: Any, count: int) -> tuple[Info | None, ...] | None:
     if options is None:
         return None
     if isinstance(options, Mapping):
@@ -165,14 +165,15 @@ def _options(
         raise InvalidSpec(
             "options", f"wants one mapping for all episodes or a list of them, got {options!r}"
         )
-    for k, one in enumerate(options):
+    given = cast("Sequence[Info | None]", options)
+    for k, one in enumerate(cast("Sequence[object]", given)):
         if one is not None and not isinstance(one, Mapping):
             raise InvalidSpec(f"options[{k}]", f"wants a mapping or None, got {one!r}")
-    if len(options) != count:
+    if len(given) != count:
         raise InvalidSpec(
-            "options", f"has {len(options)} entries for {count} episodes; give one an episode"
+            "options", f"has {len(given)} entries for {count} episodes; give one an episode"
         )
-    return tuple(options)
+    return tuple(given)
 
 
 def plain_int(field: str, value: object) -> int:
@@ -183,7 +184,7 @@ def plain_int(field: str, value: object) -> int:
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise InvalidSpec(field, f"wants an int, got {value!r}")
-    return int(value)
+    return int(cast("int", value))
 
 
 def optional_count(field: str, value: int | None) -> int | None:
@@ -240,7 +241,7 @@ def read_hooks(hooks: object) -> tuple[object, ...]:
     return gathered
 
 
-def read_limits(limits: Limits | None) -> Limits:
+def read_limits(limits: object) -> Limits:
     """Return the limits, the default ones for None.
 
     Raises:
@@ -253,7 +254,7 @@ def read_limits(limits: Limits | None) -> Limits:
     return limits
 
 
-def read_cancel(cancel: CancelToken | None) -> CancelToken:
+def read_cancel(cancel: object) -> CancelToken:
     """Return the token, a fresh one for None.
 
     Raises:
@@ -266,7 +267,7 @@ def read_cancel(cancel: CancelToken | None) -> CancelToken:
     return cancel
 
 
-def read_kwargs(field: str, kwargs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def read_kwargs(field: str, kwargs: object) -> dict[str, Any] | None:
     """Return keyword arguments as a dict of their own, or None.
 
     Raises:
@@ -274,6 +275,8 @@ def read_kwargs(field: str, kwargs: Mapping[str, Any] | None) -> dict[str, Any] 
     """
     if kwargs is None:
         return None
-    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+    if not isinstance(kwargs, Mapping) or not all(
+        isinstance(key, str) for key in cast("Mapping[object, Any]", kwargs)
+    ):
         raise InvalidSpec(field, f"wants a mapping from parameter names, got {kwargs!r}")
-    return dict(kwargs)
+    return dict(cast("Mapping[str, Any]", kwargs))

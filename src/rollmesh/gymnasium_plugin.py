@@ -24,7 +24,7 @@ def register() -> None:
     """Register `rollmesh/Remote-v0`, for `make` and `make_vec`; again does nothing."""
     if ENV_ID in gymnasium.registry:
         return
-    gymnasium.register(
+    gymnasium.register(  # pyright: ignore[reportUnknownMemberType]
         ENV_ID,
         entry_point="rollmesh.endpoint.clients.remote_env:RemoteEnv",
         vector_entry_point="rollmesh.endpoint.clients.remote_vector_env:RemoteVectorEnv",

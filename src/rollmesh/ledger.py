@@ -10,9 +10,9 @@ import contextlib
 import logging
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -100,7 +100,7 @@ class Ledger:
         episode = EpisodeResult.from_summary(summary)
         if self.journal is not None:
             with contextlib.suppress(JournalError):  # the run is being cancelled for it
-                self.journal.record(episode)
+                self.journal.record(episode, ended_ns=summary.ended_ns)
         self.episodes[episode.index] = episode
         self._count(episode)
         if self.stopped is not None:
@@ -165,7 +165,7 @@ class Ledger:
             return self.endpoints.env_component, self.endpoints.width
         from rollmesh.runs.schema import ENV_FACT, WIDTH_FACT
 
-        before = {} if self.journal is None else self.journal.env_facts
+        before: Mapping[str, Any] = {} if self.journal is None else self.journal.env_facts
         return before.get(ENV_FACT) or self.run.env_name, before.get(WIDTH_FACT) or 1
 
     def close(self) -> None:

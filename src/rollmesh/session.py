@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rollmesh.arguments import (
     check_sendable,
@@ -166,7 +166,7 @@ class Session:
             seed = read_seed("seed", seed)
             if self._is_served:
                 check_sendable((seed,))
-        if options is not None and not isinstance(options, Mapping):
+        if options is not None and not isinstance(cast("object", options), Mapping):
             raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
         turned = driver.reset(seed=seed, options=options)
         return self._decoded(turned), turned.info

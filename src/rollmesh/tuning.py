@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -317,12 +317,12 @@ def _most_workers() -> int:
 def _target(env: object, options: TuningOptions) -> EnvTarget:
     task = options.task
     named: Any = env if task is None or task.env is None else task.env
-    places = list(named) if isinstance(named, (list, tuple)) else [named]
+    places = list(cast("Sequence[Any]", named)) if isinstance(named, (list, tuple)) else [named]
     if len(places) != 1 or places[0] is None or is_address(places[0]):
         raise InvalidSpec(
             "tune", "measures an env that workers build: give one id, module:callable or factory"
         )
-    own = {} if task is None else task.env_kwargs
+    own: Mapping[str, Any] = {} if task is None else task.env_kwargs
     return EnvTarget.of(places[0], {**(options.env_kwargs or {}), **own})
 
 

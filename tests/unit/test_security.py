@@ -242,7 +242,7 @@ def test_other_addresses_need_tls_and_a_token(text, caplog):
     check_bind(address, token=TOKEN, tls=SERVER_TLS)
     assert not caplog.records
     for token, tls, missing in (
-        (None, None, "TLS and a token is missing"),
+        (None, None, "TLS and a token are missing"),
         (TOKEN, None, "TLS is missing"),
         (None, SERVER_TLS, "a token is missing"),
     ):

@@ -353,8 +353,8 @@ def quiet(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     [
         (["-a", "nonsense"], "wants host:port"),
         (["-a", "https://host:1"], "https:// is not spoken"),
-        (["-a", "rollmesh+tcp://0.0.0.0:0"], "TLS and a token is missing"),
-        (["-a", "0.0.0.0:0"], "TLS and a token is missing"),
+        (["-a", "rollmesh+tcp://0.0.0.0:0"], "TLS and a token are missing"),
+        (["-a", "0.0.0.0:0"], "TLS and a token are missing"),
         (["--token-file", "nowhere"], "token_file: cannot read nowhere"),
         (["--tls-cert", "nowhere"], "tls_key: is missing"),
         (["--max-sessions", "0"], "max_sessions: wants a whole number from 1"),

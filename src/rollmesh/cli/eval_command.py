@@ -39,7 +39,7 @@ from rollmesh.viewer.live.tally import Tally
 from rollmesh.viewer.live.watching import watching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from rollmesh.cli.interrupts import Interrupts
 
@@ -192,7 +192,7 @@ def fix_working_directory() -> None:
 
 
 @contextlib.contextmanager
-def log_to(note: Any) -> Iterator[None]:
+def log_to(note: Any) -> Generator[None]:
     """Show the package's warnings as notes."""
     handler = _NoteHandler(note)
     logger = logging.getLogger("rollmesh")
@@ -310,11 +310,21 @@ def _evaluate(
             and error.acknowledged == 0
             and error.result is None
         ):
-            logging.getLogger("rollmesh").warning("this run is not kept: %s", error)
+            _say_unkept(error)
             return _evaluate(model, env, unkept, folder=None, tally=tally)
         return error.result, error
     except (RollmeshError, OSError, KeyboardInterrupt) as error:
         return getattr(error, "result", None), error
+
+
+def _say_unkept(error: JournalError) -> None:
+    """Say why a run is played without a folder."""
+    from rollmesh.runs.disk import GOES_ON
+
+    reason = str(error).removesuffix(GOES_ON)
+    logging.getLogger("rollmesh").warning(
+        "this run is not kept, and is played all the same: %s: it is another run, and kept", reason
+    )
 
 
 def _exit_code(

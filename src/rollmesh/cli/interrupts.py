@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rollmesh.cli import exit_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from rollmesh.runtime.cancel import CancelToken
 
@@ -126,7 +126,7 @@ def watch(
     grace_s: float = 0.0,
     *,
     tell: Callable[[str], None] | None = None,
-) -> Iterator[Interrupts]:
+) -> Generator[Interrupts]:
     """Handle SIGINT and SIGTERM while a run is on; elsewhere than on the main thread, do nothing.
 
     Args:

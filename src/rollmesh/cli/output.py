@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 STDOUT, STDERR = 1, 2
 
@@ -41,7 +41,7 @@ class Output:
 
 
 @contextlib.contextmanager
-def own_output() -> Iterator[Output]:
+def own_output() -> Generator[Output]:
     """Take over the two descriptors while a command runs, and give them back."""
     stdout, stderr = sys.stdout, sys.stderr
     _flush(stdout, stderr)
@@ -60,7 +60,7 @@ def own_output() -> Iterator[Output]:
 
 
 @contextlib.contextmanager
-def _duplicate(descriptor: int) -> Iterator[TextIO]:
+def _duplicate(descriptor: int) -> Generator[TextIO]:
     try:
         number = os.dup(descriptor)
     except OSError:  # closed by whoever started us

@@ -20,7 +20,7 @@ from rollmesh.errors import EndpointFault, InvalidSpec, RollmeshError
 from rollmesh.transport.address import parse_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from rollmesh.endpoint.servers.server_options import ServerOptions
     from rollmesh.endpoint.servers.serving import Server
@@ -196,7 +196,7 @@ def _reach(text: str, options: ServerOptions) -> str:
 
 
 @contextlib.contextmanager
-def _log_to(output: Output, *, verbose: bool) -> Iterator[None]:
+def _log_to(output: Output, *, verbose: bool) -> Generator[None]:
     """Show the package's warnings, or also who comes and goes, as notes."""
     logger = logging.getLogger("rollmesh")
     handler = _Notes(output, logging.INFO if verbose else logging.WARNING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,7 +34,7 @@ class WatchFlags:
     ] = False
 
     @contextlib.contextmanager
-    def hooks(self, folder: Path | None) -> Iterator[list[object]]:
+    def hooks(self, folder: Path | None) -> Generator[list[object]]:
         """Open what is asked for, and close it after the run.
 
         Raises:

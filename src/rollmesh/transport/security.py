@@ -225,12 +225,13 @@ def check_bind(
     if not missing:
         return
     what = " and ".join(missing)
+    verb = "is" if len(missing) == 1 else "are"
     if not insecure_plaintext:
         raise InvalidSpec(
             "address",
             f"{address} can be reached from other machines, which needs TLS and a token; {what} "
-            "is missing. Give both, listen at 127.0.0.1 or a unix socket, or, on a network where "
-            "everybody is trusted, say so: --insecure-plaintext (insecure_plaintext=True)",
+            f"{verb} missing. Give both, listen at 127.0.0.1 or a unix socket, or, on a network "
+            "where everybody is trusted, say so: --insecure-plaintext (insecure_plaintext=True)",
         )
     _logger.warning(
         "insecure_plaintext address=%s missing=%s detail=whoever reaches this address can use the "

@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rollmesh.clock import SYSTEM_CLOCK, Clock
 
@@ -111,9 +111,10 @@ def result_line(result: EvalResult, clock: Clock = SYSTEM_CLOCK) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        table = cast("dict[str, Any]", value)
+        return {key: _finite(item) for key, item in table.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_finite(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -12,7 +12,7 @@ from rollmesh.viewer.live.painter import Painter, Screen
 from rollmesh.viewer.live.tally import Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
 
 @contextlib.contextmanager
@@ -22,7 +22,7 @@ def watching(
     notes: TextIO,
     json_lines: Callable[[str], None] | None = None,
     is_stored: bool = False,
-) -> Iterator[Painter]:
+) -> Generator[Painter]:
     """Show a run while the context lasts.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from rollmesh.results.stats import METHOD_NAMES
 from rollmesh.viewer.report.charts import IntervalRow, distribution, forest
@@ -315,10 +315,6 @@ def lost_section(runs: Sequence[ReportData]) -> str:
     return section("Lost attempts", "".join(parts), note)
 
 
-def _or_nothing(place: int | None) -> str:
-    return NOTHING if place is None else str(place)
-
-
 # ------------------------------------------------------------------------------ episodes
 
 
@@ -367,13 +363,13 @@ def facts_section(runs: Sequence[ReportData]) -> str:
     for run in runs:
         facts = dict(run.facts)
         facts.pop("decision", None)  # which is told as why the run stopped
-        packages = facts.pop("packages", None)
-        if isinstance(packages, dict):
+        packages = _table(facts.pop("packages", None))
+        if packages:
             facts["versions"] = {n: packages[n] for n in _PACKAGES if n in packages}
         if run.result.plan_seed is not None:
             facts.setdefault("plan_seed", str(run.result.plan_seed))
         listed = facts_list(facts)
-        if isinstance(packages, dict) and packages:
+        if packages:
             text = "\n".join(f"{name} {version}" for name, version in packages.items())
             listed += (
                 f"<details><summary>All {len(packages)} packages</summary>"
@@ -383,3 +379,8 @@ def facts_section(runs: Sequence[ReportData]) -> str:
             heading = f"<h3>{esc(run.name)}</h3>" if len(runs) > 1 else ""
             parts.append(heading + listed)
     return section("How it was run", "".join(parts))
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """Return a stored value that should be a table, or an empty one."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rollmesh.viewer.report.svg import esc, number
 
@@ -103,9 +103,10 @@ def facts_list(facts: Mapping[str, Any]) -> str:
 def fact_text(value: Any) -> str:
     """Return a plain value as one line of text."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {fact_text(item)}" for name, item in value.items())
+        table = cast("Mapping[Any, Any]", value)
+        return ", ".join(f"{name} {fact_text(item)}" for name, item in table.items())
     if isinstance(value, (list, tuple)):
-        return " ".join(fact_text(item) for item in value)
+        return " ".join(fact_text(item) for item in cast("Sequence[Any]", value))
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
