@@ -21,6 +21,7 @@ from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute
 from rollmesh.endpoint.envs.contracts import is_env
 from rollmesh.endpoint.envs.env_loading import open_env
 from rollmesh.endpoint.envs.hosted_env import leave
+from rollmesh.endpoint.faults import refusal_of
 from rollmesh.endpoint.models.batched import Batching, batched
 from rollmesh.endpoint.models.batching import BatchingModel
 from rollmesh.endpoint.models.model_loading import open_model
@@ -169,8 +170,8 @@ class Endpoints:
         self._batcher: BatchingModel | None = None
         self._batched_on: OwnThread | None = None  # the model's, which the batcher was lent
         self.width = 1
-        setups = {} if options.fleet is None else options.fleet.setups
-        envs = [task.env or env for task in setups.values()] or [env]
+        tasks = [] if options.fleet is None else list(options.fleet.setups.values())
+        envs: list[object] = [task.env or env for task in tasks] or [env]
         self._env_names = tuple(dict.fromkeys(map(name_of, envs)))
         self.env_component = ", ".join(self._env_names)
         self.model_component = name_of(model)
@@ -376,9 +377,11 @@ class Endpoints:
         cancel = self._options.cancel
         if cancel is not None and cancel.reason is not None:
             return RouteCancelled(cancel.reason, route=self._ids.env_id, operation=operation)
-        if self._options.fleet is not None and fault.error_class == InvalidSpec.__name__:
-            named, _, detail = fault.detail.partition(": ")  # a worker refused what was asked for
-            return InvalidSpec(named, detail)
+        if kind is ModelFailed or self._options.fleet is not None:
+            # a worker refused what was asked for, or a model the env that it was told of
+            refusal = refusal_of(fault, "env" if kind is EnvFailed else "model")
+            if refusal is not None:
+                return refusal
         if is_served(self._env if kind is EnvFailed else self._model):
             what = "connecting to it"
         else:
@@ -405,7 +408,7 @@ class Endpoints:
 def is_served(target: object) -> bool:
     """Return whether an env or model argument is one that some server has."""
     if isinstance(target, (list, tuple)):
-        return any(is_served(one) for one in target)
+        return any(is_served(one) for one in cast("Sequence[object]", target))
     return is_address(target) or isinstance(target, (HasEnvPort, HasModelAddress))
 
 
@@ -424,14 +427,18 @@ def is_given_env(env: object) -> bool:
     return not isinstance(env, (list, tuple)) and is_env(env)
 
 
-def name_of(target: object) -> str:
+def name_of(target: Any) -> str:
     """Return what errors and results call an env or a model."""
     if isinstance(target, str):
         return target
     if isinstance(target, HasModelAddress):
         return target.address
     if isinstance(target, (list, tuple)) and target:
-        return name_of(target[0])
+        return name_of(cast("Sequence[object]", target)[0])
+    return _own_name(cast("object", target))
+
+
+def _own_name(target: object) -> str:
     spec = getattr(target, "spec", None)
     for name in (getattr(spec, "id", None), getattr(target, "__qualname__", None)):
         if isinstance(name, str) and name:
@@ -441,7 +448,8 @@ def name_of(target: object) -> str:
 
 def model_identity(model: object) -> str:
     """Return what tells a model from another one: its name, and the content of a file."""
-    path = Path(model) if isinstance(model, (str, os.PathLike)) else None
+    is_named = isinstance(model, (str, os.PathLike))
+    path = Path(cast("str | os.PathLike[str]", model)) if is_named else None
     if path is None or not path.is_file():
         return name_of(model)
     digest = hashlib.blake2b(digest_size=8)

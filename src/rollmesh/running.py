@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from rollmesh import events
 from rollmesh.arguments import EpisodePlan
 from rollmesh.clock import SYSTEM_CLOCK
 from rollmesh.endpoint.models.batched import Batching
+from rollmesh.endpoint.targets import is_address
 from rollmesh.errors import InvalidSpec, JournalError, RouteCancelled, RouteError
 from rollmesh.fleet.plan import Plan
 from rollmesh.fleet.settings import FleetSettings
@@ -212,7 +213,7 @@ class PlannedRun:
     # ---------------------------------------------------------------------------- the journal
 
     @contextlib.contextmanager
-    def _journal(self) -> Iterator[Journal | None]:
+    def _journal(self) -> Generator[Journal | None]:
         folder = self.folder
         if folder is None:
             yield None
@@ -296,6 +297,13 @@ def plan_run(
             )
         settings = arguments.fleet or FleetSettings()
         workers = arguments.count_workers()
+        if workers > 1 and is_address(env) and not is_suite:
+            _logger.warning(
+                "workers=%d: no worker is started, as %s is served, and one lane plays there; "
+                "leave workers out, and give --num-envs N (num_envs=N) for N sessions",
+                workers,
+                env,
+            )
         opening = replace(
             opening,
             fleet=FleetOpening(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 
+import gymnasium
 import numpy as np
 import pytest
 
+import rollmesh
 from rollmesh.endpoint.models.model_loading import open_model
 from rollmesh.endpoint.models.sb3 import check_policy_file, likely_algorithm
-from rollmesh.errors import EndpointFault, InvalidSpec
+from rollmesh.errors import InvalidSpec
 from rollmesh.ports import (
     AdapterContext,
     EpisodeInfo,
@@ -84,14 +86,36 @@ def test_an_algorithm_in_memory_is_a_policy():
     assert actions(port, "CartPole-v1", rows)[0] == wanted
 
 
-def test_a_policy_of_another_env_says_which_shape_it_wants(tmp_path):
+@pytest.mark.parametrize("place", ["here", "rollmesh+unix://", "tcp://127.0.0.1:0"])
+def test_a_policy_of_another_env_is_refused_before_it_is_asked(place, tmp_path):
     path = tmp_path / "policy.zip"
     untrained("PPO", "CartPole-v1").save(path)
-    env = "Pendulum-v1"
-    port = open_model(str(path), observation_space=OBSERVATIONS[env], action_space=ACTIONS[env])
-    with pytest.raises(EndpointFault, match="shape"):
-        actions(port, env, [np.zeros(3, np.float32)])
-    port.release_adapter(ReleaseAdapterRequest(CONTEXT, "done", 5.0))
+    words = r"model\.observation_space: PPO declares Box\(\(4,\).*the env has Box\(\(3,\)"
+    if place == "here":
+        with pytest.raises(InvalidSpec, match=words):
+            rollmesh.evaluate(path, "Pendulum-v1", episodes=1, seeds=[1])
+        return
+    native = place.startswith("rollmesh")
+    with rollmesh.ModelServer(path, place, rollmesh.ServerOptions(native=native)) as server:
+        with pytest.raises(InvalidSpec, match=words):
+            rollmesh.evaluate(server.address, "Pendulum-v1", episodes=1, seeds=[1])
+        result = rollmesh.evaluate(
+            server.address, "CartPole-v1", episodes=1, seeds=[1], max_episode_steps=3
+        )
+    assert len(result.episodes) == 1
+
+
+def test_a_policy_of_images_takes_them_with_the_channels_last():
+    env = gymnasium.make("CartPole-v1")
+    env.reset()
+    space = gymnasium.spaces.Box(0, 255, (36, 40, 3), np.uint8)
+    env = gymnasium.wrappers.TransformObservation(
+        env, lambda _: np.full((36, 40, 3), 7, np.uint8), space
+    )
+    algorithm = sb3.DQN("CnnPolicy", env, device="cpu", seed=0, buffer_size=10)
+    assert algorithm.observation_space.shape == (3, 36, 40)
+    result = rollmesh.evaluate(algorithm, env, episodes=1, seeds=[1], max_episode_steps=2)
+    assert result.episodes[0].steps == 2
 
 
 def test_a_file_that_no_algorithm_loads_names_what_was_tried(tmp_path):

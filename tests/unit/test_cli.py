@@ -134,6 +134,34 @@ def test_an_env_that_breaks_keeps_what_had_ended_and_exits_1(
     assert "the gripper fell off" in err
 
 
+def test_a_run_that_is_not_kept_is_not_said_to_go_on(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here.parent / "runs").write_text("a file")
+    monkeypatch.setenv("ROLLMESH_RUNS", str(here.parent / "runs"))
+    assert run_eval(here, "-n", "1") == 0
+    err = capfd.readouterr()[1]
+    (said,) = [line for line in err.splitlines() if "this run is not kept" in line]
+    assert said.endswith("start the same command again: that one is kept")
+    assert "goes on from there" not in err
+
+
+def test_a_mistyped_env_of_a_later_task_exits_2(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [
+        {"name": name, "env": f"{here.name}:{env}", "episodes": 1}
+        for name, env in (("good", "Env"), ("later", "Evn"))
+    ]
+    plan = here.parent / "plan.json"
+    plan.write_text(json.dumps({"seed": 1, "tasks": tasks}))
+    code = main(["eval", "--model", f"{here.name}:zero", "--plan", str(plan)])
+    assert code == exit_codes.BAD_ARGUMENTS
+    err = capfd.readouterr()[1]
+    assert "error: env: of task 'later': " in err
+    assert "has no attribute 'Evn'; did you mean 'Env'" in err
+
+
 def test_errored_episodes_exit_3(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = run_eval(here, "-n", "3", "--env-kwargs", '{"breaks_on": 2}', "--on-error", "continue")
     assert code == exit_codes.SPOILED_EPISODES

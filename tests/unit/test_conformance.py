@@ -303,3 +303,21 @@ def test_negative_zero_is_inside_bounds_that_start_at_zero():
         value = np.full(shape, -0.0, F4)
         leaves = Box(shape, F4, 0, 1).codec.encode(value, observation("strict")[0])
         assert leaves[0].tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("root", "value", "levels"),
+    [
+        ("action", np.array([0.5, 1.0]), ["INFO"]),
+        ("observation", np.array([0.5, 1.0]), ["WARNING"]),
+        ("action", np.array([1, 0]), ["WARNING"]),
+        ("action", np.array([0.5, 2.0]), ["INFO", "WARNING"]),
+        ("action", np.array([0.5, 1e300]), ["INFO", "WARNING", "WARNING"]),
+    ],
+)
+def test_actions_as_numpy_computes_them_are_no_warning(caplog, root, value, levels):
+    caplog.set_level(logging.INFO, "rollmesh")
+    checker = Checker(root, "warn", "refuse" if root == "action" else "policy")
+    for _ in range(2):
+        Box((2,), F4, 0.0, 1.0).codec.encode(value, checker)
+    assert [record.levelname for record in caplog.records] == levels

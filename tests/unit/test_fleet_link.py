@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 
 import numpy as np
 import pytest
 
 from rollmesh.errors import EndpointFault
+from rollmesh.fleet import link
 from rollmesh.fleet.hub import Hub
 from rollmesh.fleet.link import Link
 from rollmesh.ports import ResetReply, ResetRequest, StepReply, StepRequest
@@ -23,8 +25,8 @@ OBSERVATIONS, ACTIONS = Box((2,)).codec, Discrete(3).codec
 class Ends:
     """A link, and the worker's end of its connection."""
 
-    def __init__(self, observations=OBSERVATIONS):
-        self.hub = Hub(2)
+    def __init__(self, observations=OBSERVATIONS, hub=None):
+        self.hub = hub or Hub(2)
         ours, theirs = socket.socketpair()
         connection = NativeConnection(ours, "worker 0")
         connection.admit()
@@ -224,7 +226,7 @@ def test_what_bulky_answers_are_read_into_is_kept_for_the_next_one_and_then_give
         while len(ends.results) < count:
             ends.wait()
         thread.join(LIMIT_S)
-        sizes.append(len(ends.link.connection._inbox))
+        sizes.append(len(ends.link.connection._receiver.inbox))
     assert sizes[0] > 2**20
     assert sizes[1] == sizes[0]
     assert sizes[3] < 2**20
@@ -243,6 +245,139 @@ def test_one_that_is_read_apart_can_be_lost_and_closed(ends):
     assert len(ends.broken) == 1
     ends.link.close()
     assert ends.link._reader.join(LIMIT_S)
+
+
+# ------------------------------------------------------------------------ slow workers
+
+
+class Slow(Ends):
+    """A worker whose end is a bare socket, in the hub of another one."""
+
+    def __init__(self, other):
+        super().__init__(hub=other.hub)
+        self.raw = self.worker._sock
+
+    def frame(self, body):
+        """Return the bytes that answer the next request."""
+        request = self.worker.receive(LIMIT_S)
+        frame = self.worker.framing.encode(Message(request.kind, request.request_id, body))
+        return b"".join([bytes(part) for part in (frame.header(), *frame.parts, frame.section)])
+
+    def close(self):
+        self.link.close()
+        self.worker.close()
+
+
+@pytest.fixture
+def slow(ends):
+    made = Slow(ends)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("body", ["bulky", "small"])
+@pytest.mark.parametrize("cut", [1, 63, 64, 100, -1])
+def test_a_worker_that_stops_in_the_middle_of_its_answer_holds_up_nobody(ends, slow, cut, body):
+    slow.step()
+    data = slow.frame(bulky(3.0) if body == "bulky" else step_reply(3.0))
+    slow.raw.sendall(data[: min(cut % len(data), 2**17)])
+    for number in range(3):
+        ends.step()
+        ends.answer(step_reply(number))
+        while len(ends.results) == number:
+            ends.wait()
+    assert slow.results == []
+    assert slow.broken == ends.broken == []
+    rest = threading.Thread(target=slow.raw.sendall, args=(data[min(cut % len(data), 2**17) :],))
+    rest.start()
+    while not slow.results:
+        slow.wait()
+    rest.join(LIMIT_S)
+    assert OBSERVATIONS.decode(slow.results[0].observation)[0] == 3.0
+    slow.step()
+    slow.answer(step_reply(4.0))
+    while len(slow.results) == 1:
+        slow.wait()
+    assert slow.broken == []
+
+
+def test_a_message_that_has_begun_behind_a_whole_one_holds_up_nobody(ends, slow):
+    slow.step(0)
+    slow.step(1)
+    first, second = slow.frame(step_reply(1.0)), slow.frame(step_reply(2.0))
+    slow.raw.sendall(first + second[:30])
+    while not slow.results:
+        slow.wait()
+    ends.step()
+    ends.answer(step_reply())
+    while not ends.results:
+        ends.wait()
+    slow.raw.sendall(second[30:])
+    while len(slow.results) == 1:
+        slow.wait()
+    values = [OBSERVATIONS.decode(one.observation)[0] for one in slow.results]
+    assert values == [1.0, 2.0]
+
+
+def test_the_rest_of_an_answer_is_waited_for_only_so_long(ends, slow, monkeypatch):
+    monkeypatch.setattr(link, "_REST_S", 0.1)
+    slow.step()
+    data = slow.frame(step_reply())
+    slow.raw.sendall(data[:50])
+    while not slow.broken:
+        slow.wait()
+    assert slow.broken == ["the rest of a message did not come within 0.1 s"]
+    assert ends.broken == []
+
+
+def test_an_answer_that_came_in_time_after_all_is_not_held_against_the_next_one(
+    ends, slow, monkeypatch
+):
+    monkeypatch.setattr(link, "_REST_S", 0.1)
+    for number in range(2):
+        slow.step()
+        data = slow.frame(step_reply(number))
+        slow.raw.sendall(data[:50])
+        ends.hub.wait(0.0)
+        slow.raw.sendall(data[50:])
+        while len(slow.results) == number:
+            slow.wait()
+    assert not ends.hub._timers
+    assert slow.broken == []
+
+
+def test_nothing_there_although_it_was_said_to_be_breaks_nothing(ends):
+    ends.step()
+    ends.answer(step_reply())
+    ends.wait()
+    ends.link.read()
+    assert ends.broken == []
+    assert not ends.hub._timers
+
+
+def test_an_answer_costs_no_call_more_than_reading_it(ends):
+    def calls(function):
+        names = []
+        sys.setprofile(
+            lambda frame, event, _: event == "call" and names.append(frame.f_code.co_name)
+        )
+        try:
+            function()
+        finally:
+            sys.setprofile(None)
+        return names
+
+    for _ in range(3):  # once like one before
+        ends.step()
+        ends.answer(step_reply())
+        ends.wait()
+    ends.step()
+    ends.answer(step_reply())
+    link_calls = calls(ends.link.read)
+    ends.worker.send(Message(Kind.STEP, 99, step_reply()))
+    bare = calls(lambda: ends.link.connection.receive(0.0))[1:]
+    assert len(ends.results) == 4
+    assert sorted(link_calls) == sorted([*bare, "read", "_deliver", "_result", "has_more"])
 
 
 def test_an_observation_that_comes_through_shared_memory_is_not_bulky():

@@ -15,7 +15,7 @@ from rollmesh.endpoint.envs.gym_env import GymEnvPort
 from rollmesh.errors import OperationTimeout, SessionLost
 from rollmesh.limits import Limits
 from rollmesh.transport.address import parse_address
-from rollmesh.wire.messages import Kind, Probe
+from rollmesh.wire.messages import Done, Kind, Probe, Rebuild
 from tests.unit.env_toys import Count
 from tests.unit.session_toys import ToyServer, until
 from tests.unit.test_model_client import EchoPort
@@ -114,5 +114,59 @@ def test_a_session_that_was_left_can_be_opened_again():
         session.start_reopen(5.0, answers.append)
         until(lambda: answers == [None])
         assert session.generation == 2
+        session.start_close("done", 5.0, answers.append)
+        until(lambda: server.closed == ["left", "done"])
+
+
+def test_a_session_that_is_left_and_opened_again_while_it_resumes_has_one_connection():
+    with ToyServer(GymEnvPort(Wide())) as server:
+        door = Door(parse_address(server.address), "env", OPTIONS)
+        session = SharedSession(door, lambda connection, welcome: None)
+        session.open(5.0)
+        open_door, answers = door.open, []
+
+        def open_and_begin_anew(session_id, limit_s):
+            opened = open_door(session_id, limit_s)
+            if session_id:  # that of resuming: the old session is left, and another one opened
+                session.drop()
+                session.start_reopen(5.0, answers.append)
+                until(lambda: answers == [None])
+            return opened
+
+        door.open = open_and_begin_anew
+        server.drop_connections()
+        until(lambda: server.closed == ["left"])  # by who resumed: nobody else could
+        assert session.generation == 2
+        assert not session.is_lost
+        session.submit(Kind.REBUILD, Rebuild(env_indices=(0,), timeout_ms=0), answers.append)
+        until(lambda: len(answers) == 2)
+        assert isinstance(answers[1].body, Done)
+        session.start_close("done", 5.0, answers.append)
+        until(lambda: server.closed == ["left", "done"])
+
+
+def test_a_thread_that_hears_late_that_its_session_was_left_leaves_the_next_one_alone():
+    with ToyServer(GymEnvPort(Wide())) as server:
+        door = Door(parse_address(server.address), "env", OPTIONS)
+        session = SharedSession(door, lambda connection, welcome: None)
+        session.open(5.0)
+        resumed, answers, gate, taken = session._resumed, [], threading.Event(), []
+
+        def resumed_late(*arguments):
+            gate.wait(10)
+            session._resumed = resumed
+            taken.append(resumed(*arguments))
+            return taken[0]
+
+        session._resumed = resumed_late
+        session.drop()
+        session.start_reopen(5.0, answers.append)
+        until(lambda: answers == [None])
+        gate.set()
+        until(lambda: taken == [None])  # it ends, and connects to nothing
+        assert (session.generation, session.is_lost, len(server.hellos)) == (2, False, 2)
+        session.submit(Kind.REBUILD, Rebuild(env_indices=(0,), timeout_ms=0), answers.append)
+        until(lambda: len(answers) == 2)
+        assert isinstance(answers[1].body, Done)
         session.start_close("done", 5.0, answers.append)
         until(lambda: server.closed == ["left", "done"])

@@ -19,7 +19,14 @@ from rollmesh.endpoint.clients.model_client import (
 )
 from rollmesh.endpoint.clients.remote_model import RemoteModel
 from rollmesh.endpoint.servers.model_server import ModelServer
-from rollmesh.errors import InvalidSpec, InvalidValue, ModelFailed, PortTimeout, SessionLost
+from rollmesh.errors import (
+    EndpointFault,
+    InvalidSpec,
+    InvalidValue,
+    ModelFailed,
+    PortTimeout,
+    SessionLost,
+)
 from rollmesh.limits import Limits
 from rollmesh.ports import (
     AdapterContext,
@@ -279,6 +286,47 @@ def test_r49_an_abandoned_model_calls_nothing_back(server):
     port.abandon()
     until(lambda: Kind.CLOSE in server.requests)
     assert called == []
+
+
+def test_r49_an_abandoned_model_opens_no_session_for_a_request_that_comes_after(server):
+    port = shared(server)
+    port.predict(ask(1))
+    port.abandon()
+    answers = []
+    port.submit("predict", ask(1), answers.append, ())
+    assert len(answers) == 1
+    answer = answers[0]  # refused at once: nobody is asked
+    assert isinstance(answer, EndpointFault)
+    assert (answer.outcome, port._session.generation) == ("not_done", 1)
+    port.submit("reset_adapter", ResetAdapterRequest(ask(1).context, ("e0",)), answers.append, ())
+    port.submit("release_adapter", release(), answers.append, ())
+    assert answers[1:] == [None, None]
+    assert port._session.generation == 1
+
+
+def test_r49_a_model_abandoned_while_a_request_opens_the_session_anew_opens_none(server):
+    port = shared(server)
+    port.predict(ask(1))
+    server.plan(Kind.PREDICT, "silent")
+    answers = []
+    port.submit("predict", ask(1), answers.append, ())
+    until(lambda: server.requests.count(Kind.PREDICT) == 2)
+    server.session_id = None
+    server.drop_connections()
+    until(lambda: answers and port._session.is_lost)
+    start_reopen, called = port._session.start_reopen, []
+
+    def abandoned_just_then(*arguments, **options):
+        port.abandon()  # another thread's, after the request has seen that the session is lost
+        start_reopen(*arguments, **options)
+
+    port._session.start_reopen = abandoned_just_then
+    hellos = len(server.hellos)
+    port.submit("predict", ask(1), called.append, ())
+    name = f"rollmesh model {server.address}"
+    until(lambda: all([one.name != name for one in threading.enumerate()]))  # the old one ends
+    assert (port._session.generation, len(server.hellos)) == (1, hellos)
+    assert called == []  # it was handed over before the model was abandoned
 
 
 # -------------------------------------------------------------------------------- product

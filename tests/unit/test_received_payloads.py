@@ -9,7 +9,7 @@ from rollmesh.ports import StepReply
 from rollmesh.spaces.space import Box, Text
 from rollmesh.spaces.space import Dict as DictSpace
 from rollmesh.transport.connection import ConnectionOptions
-from rollmesh.transport.native import INBOX_BYTES
+from rollmesh.transport.receiving import INBOX_BYTES
 from rollmesh.wire.messages import Kind, Message
 from tests.unit.test_native import LIMIT_S, connected
 
@@ -47,7 +47,7 @@ def test_payloads_about_as_large_as_the_last_go_where_they_stay():
             server.send(told(request_id, "go " * (request_id % 9)), LIMIT_S)
             check(client.receive(LIMIT_S), request_id, "go " * (request_id % 9))
             # the inbox grows where a large message takes the way of small ones
-            assert len(client._inbox) == INBOX_BYTES
+            assert len(client._receiver.inbox) == INBOX_BYTES
 
 
 def test_small_messages_right_behind_a_shorter_payload_are_not_lost():

@@ -70,6 +70,7 @@ def test_runs_are_listed_the_latest_first(capfd):
         "status",
         "episodes",
         "success",
+        "return",
         "last",
         "written",
         "env",
@@ -350,3 +351,22 @@ def test_runs_are_looked_for_where_they_are_kept(capfd, home, monkeypatch):
     assert said(capfd, "show", "a")[0] == exit_codes.OK
     assert said(capfd, "compare", "a", "a", "--metric", "return")[0] == exit_codes.OK
     assert said(capfd, "report", "a")[0] == exit_codes.OK
+
+
+def test_runs_are_listed_by_what_was_typed_and_with_their_mean_return(capfd):
+    make("a", facts={"env": "Inner-v0"}, count=3, clock=StillClock(1000.0))
+    with Journal.open("runs/nan", identity=identity(), facts={}) as journal:
+        journal.record(episode(0, total_reward=float("nan"), success=None))
+        journal.record(episode(1, success=None))
+    out = said(capfd, "runs")[1]
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert lines["a"].endswith("  Toy-v0  toy:policy")
+    assert "Inner-v0" not in out
+    assert "0.3333" in lines["a"].split()
+    assert lines["nan"].split()[2:5] == ["2/20", "-", "nan"]
+    values = {
+        one["folder"].rpartition("/")[2]: one
+        for one in json.loads(said(capfd, "runs", "--json")[1])
+    }
+    assert (values["a"]["env"], values["a"]["typed"]) == ("Inner-v0", "Toy-v0")
+    assert values["nan"]["mean_return"] is None

@@ -315,7 +315,7 @@ def test_one_end_without_shared_memory_is_enough_to_use_the_socket(sides):
             sender.send(camera(5), LIMIT_S)
             message = receiver.receive(LIMIT_S)
             assert shades(message) == (5, 5)
-        assert all(end._window is None for end in ends)
+        assert all(end._receiver.window is None for end in ends)
 
 
 def test_a_platform_without_it_uses_the_socket(monkeypatch):
@@ -409,7 +409,7 @@ def test_p11_nothing_is_left_when_the_other_end_is_killed():
             server.framing.bind(CAMERA.codec, ARM.codec, 1)
             server.send(Message(Kind.PING, 1))
             assert shades(server.receive(30)) == (4, 4)
-            assert server._window is not None
+            assert server._receiver.window is not None
             server.send(camera(9), LIMIT_S)
             assert child.wait(30) == -signal.SIGKILL
             with pytest.raises(ConnectionLost):

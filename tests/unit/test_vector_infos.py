@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
-from rollmesh.endpoint.envs.vector_infos import split_infos
+from rollmesh.endpoint.envs.vector_infos import merge_infos, split_infos
 from tests.unit.env_toys import Count
 
 
@@ -96,3 +96,14 @@ def test_one_dict_per_lane_is_taken_as_it_is():
 def test_any_other_form_is_refused(infos):
     with pytest.raises(TypeError, match="wants"):
         split_infos(infos, 2)
+
+
+def test_what_is_merged_comes_apart_again():
+    rows = [
+        {"count": 3, "pose": np.arange(2.0), "inner": {"note": "x"}},
+        {},
+        {"count": 2**70, "pose": np.arange(3.0), "inner": {"note": "y", "more": True}},
+    ]
+    merged = merge_infos(dict(enumerate(rows)), len(rows))
+    assert same(dict(enumerate(split_infos(merged, len(rows)))), dict(enumerate(rows)))
+    assert merged["_count"].tolist() == [True, False, True]

@@ -100,7 +100,7 @@ def _what(space: Space) -> str:
     more = ""
     match space:
         case Box() | MultiDiscrete():
-            more = f" {space.dtype.name} {space.shape}"
+            more = f" {space.dtype.name} {space.shape}"  # pyright: ignore[reportUnknownMemberType]
         case MultiBinary():
             more = f" {space.shape}"
         case Discrete():

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
@@ -175,7 +175,7 @@ def json_object(option: str, text: str | None) -> dict[str, Any] | None:
         ) from error
     if not isinstance(value, dict):
         raise InvalidSpec(option, f"wants a JSON object, got {text!r}")
-    return value
+    return cast("dict[str, Any]", value)
 
 
 def absolute_file(target: str) -> str:
@@ -290,7 +290,8 @@ def _is_silent(result: EvalResult) -> bool:
 def _evaluate(
     model: str, env: str | None, arguments: dict[str, Any], *, folder: Folder | None, tally: Tally
 ) -> tuple[EvalResult | None, BaseException | None]:
-    kept, unkept = {}, {**arguments, "new": False}
+    kept: dict[str, Any] = {}
+    unkept = {**arguments, "new": False}
     if folder is None:
         tally.count_as_stored()
     else:
@@ -323,7 +324,7 @@ def _say_unkept(error: JournalError) -> None:
 
     reason = str(error).removesuffix(GOES_ON)
     logging.getLogger("rollmesh").warning(
-        "this run is not kept, and is played all the same: %s: it is another run, and kept", reason
+        "this run is not kept, and is played all the same: %s: that one is kept", reason
     )
 
 

@@ -26,7 +26,7 @@ from rollmesh.transport.security import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from cyclopts import Token
 
@@ -87,14 +87,17 @@ class ServeFlags:
         ),
     ] = ()
     native: Annotated[
-        bool,
+        bool | None,
         Parameter(
+            negative="--no-native",
             help=(
                 "Beside gRPC addresses, also listen at a private unix socket of our own frames, to "
-                "which rollmesh clients of this user change by themselves."
-            )
+                "which rollmesh clients of this user change by themselves; done unless clients "
+                "must have certificates (--tls-client-ca)."
+            ),
+            show_default=False,
         ),
-    ] = True
+    ] = None
     max_sessions: Annotated[Whole | None, _flag("How many clients at a time.")] = None
     queue_size: Annotated[Whole | None, _flag("How many more may wait for a place.")] = None
     idle_timeout: Annotated[
@@ -151,7 +154,7 @@ class ServeFlags:
         Raises:
             InvalidSpec: One of them is wrong, or a file cannot be used.
         """
-        given = {
+        given: dict[str, Any] = {
             "max_sessions": self.max_sessions,
             "queue_size": self.queue_size,
             "idle_timeout_s": self.idle_timeout,
@@ -220,7 +223,7 @@ class ConnectFlags:
         )
 
     @contextlib.contextmanager
-    def in_environment(self) -> Iterator[None]:
+    def in_environment(self) -> Generator[None]:
         """Have whatever connects meanwhile, child processes too, find these options.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import math
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -53,9 +54,9 @@ def runs_command(
         else:
             print_table(
                 output,
-                ("run", "status", "episodes", "success", "last written", "env", "model"),
+                ("run", "status", "episodes", "success", "return", "last written", "env", "model"),
                 [_cells(glance) for glance in found],
-                numbers=("episodes",),
+                numbers=("episodes", "return"),
             )
         return exit_codes.OK
 
@@ -76,14 +77,17 @@ def local_time(seconds: float) -> str:
 def _cells(glance: RunGlance) -> tuple[str, ...]:
     name = glance.folder.name
     if glance.problem is not None:
-        return (name, "unreadable", "", "", "", glance.problem, "")
+        return (name, "unreadable", "", "", "", "", glance.problem, "")
     episodes = str(glance.num_episodes)
     if glance.planned is not None:
         episodes += f"/{glance.planned}"
     if glance.num_errors:
         episodes += f" ({glance.num_errors} errored)"
     when = local_time(glance.last_at)
-    return (name, glance.status or "", episodes, _success(glance), when, glance.env, glance.model)
+    mean = "-" if glance.mean_return is None else f"{glance.mean_return:.4g}"
+    env = glance.typed or glance.env  # wrappers of one env all go by its name
+    success = _success(glance)
+    return (name, glance.status or "", episodes, success, mean, when, env, glance.model)
 
 
 def _success(glance: RunGlance) -> str:
@@ -101,5 +105,7 @@ def _values(glance: RunGlance) -> dict[str, Any]:
 
     values = asdict(glance)
     values["folder"] = str(glance.folder)
+    if glance.mean_return is not None and not math.isfinite(glance.mean_return):
+        values["mean_return"] = None  # JSON has no NaN
     values["last_at"] = None if glance.problem is not None else iso_time(glance.last_at)
     return values

@@ -26,11 +26,13 @@ class Refused(Exception):  # noqa: N818 - never leaves a server
         body: What the client is told.
     """
 
-    def __init__(self, code: str, message: str, *, is_recoverable: bool = True) -> None:
+    def __init__(
+        self, code: str, message: str, *, is_recoverable: bool = True, error_class: str = ""
+    ) -> None:
         super().__init__(message)
         self.body = ErrorBody(
             code=code,
-            error_class=code,
+            error_class=error_class or code,
             message=message,
             is_recoverable=is_recoverable,
             outcome="not_done",

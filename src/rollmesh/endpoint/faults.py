@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from rollmesh.errors import EndpointFault, InvalidValue, Outcome
+from rollmesh.errors import EndpointFault, InvalidSpec, InvalidValue, Outcome
 
 MESSAGE_CHARS = 4096
 """Longest message kept."""
@@ -55,6 +55,19 @@ def fault_from(
         is_recoverable=isinstance(exc, Exception),
         outcome=outcome,
     )
+
+
+def refusal_of(fault: EndpointFault, field: str) -> InvalidSpec | None:
+    """Return the `InvalidSpec` that a fault tells of, as another process raised it, or None.
+
+    Args:
+        fault: What a port raised.
+        field: The field where the fault names none.
+    """
+    if fault.error_class != InvalidSpec.__name__:
+        return None
+    named, separator, detail = fault.detail.partition(": ")
+    return InvalidSpec(named, detail) if separator else InvalidSpec(field, fault.detail)
 
 
 def traceback_text(exc: BaseException) -> str:

@@ -22,7 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout
+from rollmesh.endpoint.faults import refusal_of
+from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, WorkerLost
 from rollmesh.fleet.hub import Hub
 from rollmesh.fleet.pool import LocalPool, Pool
 from rollmesh.fleet.supervisor import Setup, Supervisor
@@ -109,6 +110,8 @@ class FleetEnvs:
     ) -> Self:
         """Build the first env, and return the fleet once its contract is known.
 
+        What builds the others is looked for as well, so that a mistyped name is refused at once.
+
         Args:
             setups: What a lane may be asked to hold, by name; the first one is built first. May be
                 empty where all lanes are addresses.
@@ -121,7 +124,8 @@ class FleetEnvs:
                 after the workers.
 
         Raises:
-            InvalidSpec: The arguments contradict each other.
+            InvalidSpec: The arguments contradict each other, or the env of a later setup is not
+                there.
             EndpointFault: The first env could not be built.
         """
         _check(setups, workers, lanes_per_worker, addresses)
@@ -141,6 +145,8 @@ class FleetEnvs:
         setup = next(iter(named.values()), _NO_SETUP)
         try:
             _wait_for(hub, lambda land: hosts[0].prepare(0, setup, land), None)
+            if isinstance(first_host := hosts[0], Worker):
+                _look_up(hub, first_host, list(named.values())[1:])
             return cls(named, hub=hub, shared=shared, hosts=hosts)
         except BaseException:
             for host in dict.fromkeys(hosts):
@@ -325,6 +331,27 @@ def _wait_for(hub: Hub, begin: Callable[[Callback], object], timeout_s: float | 
     if isinstance(result, BaseException):
         raise result
     return result
+
+
+def _look_up(hub: Hub, worker: Worker, setups: Sequence[Setup]) -> None:
+    """Have a worker look for what builds the envs of these setups.
+
+    A worker that is lost over it, or takes too long, says nothing about a name: the rest is left
+    to building them.
+
+    Raises:
+        InvalidSpec: One names nothing that builds an env.
+    """
+    for setup in setups:
+        try:
+            _wait_for(hub, lambda land, setup=setup: worker.look_up(0, setup, land), None)
+        except WorkerLost:
+            return
+        except EndpointFault as fault:
+            if (refusal := refusal_of(fault, "env")) is not None:
+                reason = str(refusal).removeprefix(f"{refusal.field}: ")
+                where = f"of task {setup.name!r}: " if setup.name else ""
+                raise InvalidSpec(refusal.field, f"{where}{reason}") from fault
 
 
 def _served(

@@ -3,9 +3,10 @@
 Knows requests and their callbacks; knows no processes, tasks or episodes. Used by one thread at a
 time, the one that waits on the hub.
 
-Answers are read there, as they are small or come through shared memory. Where a large one has come
+Answers are read there, as they are small or come through shared memory. What is there of one is
+read, and nobody waits for its rest: the hub tells when more has come. Where a large one has come
 through the socket once (an info of megabytes), this worker's are read on a thread of their own from
-then on: nobody else is to wait while they trickle in.
+then on, so that nobody else waits while they are copied.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Link:
         self._request_bytes = 0
         self._shared_bytes = 0
         self._reader: OwnThread | None = None
+        self._awaits_rest = False
+        connection.keeps_parts = True
         hub.add(sock, self)
 
     def bind(self, observation: Codec, action: Codec, lanes: int) -> None:
@@ -105,16 +108,29 @@ class Link:
             return
         while not self._is_closed:
             try:
-                message = self._receive(_REST_S)
+                message = self._receive(0.0)
+            except TransportTimeout:
+                self._await_rest()
+                return
             except (RollmeshError, OSError) as error:
                 self._lose(str(error))
                 return
+            if self._awaits_rest:
+                self._awaits_rest = False
+                self._hub.cancel(self)
             if message.nbytes - self._shared_bytes > _BULKY_BYTES and self._reader is None:
                 self._reader = OwnThread("rollmesh-bulk")
             self._deliver(message)
             del message  # what came is the caller's alone while we wait
             if not self.connection.has_more:
                 return
+
+    def _await_rest(self) -> None:
+        """Let the hub tell when more of a message is there; it must be there as a whole in time."""
+        if self.connection.is_amid and not self._awaits_rest:
+            self._awaits_rest = True
+            late = f"the rest of a message did not come within {_REST_S:g} s"
+            self._hub.call_after(self, _REST_S, lambda: self._lose(late))
 
     def _read_apart(self, reader: OwnThread) -> None:
         reader.submit(
@@ -150,6 +166,7 @@ class Link:
         if not self._is_closed:
             self._is_closed = True
             self._hub.remove(self._sock)
+            self._hub.cancel(self)
             if self._reader is not None:
                 self._reader.stop()
             self.connection.close()

@@ -2,7 +2,8 @@
 
 Run as `python -m rollmesh.fleet.worker`, by a pool and by nobody else. It reads its `WorkerSpec`
 from standard input, dials the driver, says who it is, and from then on answers requests: CONFIGURE
-builds the env of a lane, RESET and STEP are those of `ports`, CLOSE closes all envs and ends it.
+builds the env of a lane (or only looks for what would build one), RESET and STEP are those of
+`ports`, CLOSE closes all envs and ends it.
 
 A single lane lives on the main thread, and is answered there. Several have a thread each (built,
 used and closed on it) and are answered as they come back. There are no deadlines here: a driver
@@ -18,9 +19,10 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from rollmesh.endpoint.envs.env_factory import find_source
+from rollmesh.endpoint.envs.env_factory import EnvSource, find_source
 from rollmesh.endpoint.envs.env_loading import build_lane
 from rollmesh.endpoint.error_bodies import error, error_body
 from rollmesh.endpoint.own_thread import OwnThread
@@ -135,6 +137,11 @@ class WorkerLanes:
         configure: Configure = message.body
         settings = configure.settings
         lane = self._lanes[int(settings["lane"])]
+        if "look_up" in settings:
+            target = EnvTarget.from_json(settings["target"])
+            answer = partial(self._answer, message, where="finding the env")
+            lane.do(lambda: _look_up(target), answer)
+            return
         known = settings.get("contract", "")
         if known and not self._is_bound:
             self._bind(decode_contract(base64.b64decode(known)))
@@ -192,9 +199,7 @@ class _Lane:
             self.close()
         except BaseException as exc:  # noqa: BLE001 - the next one matters more
             _logger.warning("close_failed env=%s error=%r", target.text, exc)
-        if target.main_file is not None:
-            load_main(target.main_file)
-        source = find_source(target.text, target.env_kwargs)
+        source = _find(target)
         port = self.port = build_lane(source, self._index, conformance=spec.conformance)
         lend = getattr(port, "lend_observations", None)
         if lend is not None:
@@ -215,6 +220,19 @@ class _Lane:
         if self._thread is not None:
             self._thread.stop()
             self._thread.join(None)
+
+
+def _find(target: EnvTarget) -> EnvSource:
+    """Return what builds an env; it is not built."""
+    if target.main_file is not None:
+        load_main(target.main_file)
+    return find_source(target.text, target.env_kwargs)
+
+
+def _look_up(target: EnvTarget) -> Done:
+    """Find what builds an env, or raise what is wrong with it."""
+    _find(target)
+    return Done()
 
 
 def _not_built(request: Any) -> Any:

@@ -106,6 +106,28 @@ class Worker:
                 self._is_queued = True
                 self._shared.queue(self)
 
+    def look_up(self, lane: int, setup: Setup, callback: Callback) -> None:
+        """Have a worker that is up look for what builds an env, and not build it.
+
+        `callback` gets None or a fault. An import that takes as long as building may is left
+        behind, with the process.
+        """
+        link, limit_s = self._link, self._shared.options.load_s
+        if link is None:
+            callback(self._not_there(lane))
+            return
+        key = (self, "load", lane)
+        self._lanes[lane].doing = f"looking for {setup.title}"
+
+        def found(result: Any) -> None:
+            self._shared.hub.cancel(key)
+            callback(result if isinstance(result, BaseException) else None)
+
+        reason = f"looking for {setup.title} did not come back in time; see what its import does"
+        self._shared.hub.call_after(key, limit_s, lambda: self._too_late(reason))
+        settings = {"lane": str(lane), "target": setup.target.to_json(), "look_up": "1"}
+        link.ask(Kind.CONFIGURE, Configure(edition="", settings=settings), lane, found)
+
     def step(self, lane: int, request: StepRequest, callback: Callback) -> None:
         """Step a lane."""
         link = self._link

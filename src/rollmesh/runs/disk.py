@@ -103,6 +103,10 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
+GOES_ON = ": it goes on from there"
+"""How the text of `name_trouble` ends; not so of a run that plays on without its folder."""
+
+
 def name_trouble(folder: Path, error: Exception, acknowledged: int | None = None) -> JournalError:
     """Return the error that says what is wrong with a run's folder, and what to do.
 
@@ -124,8 +128,7 @@ def name_trouble(folder: Path, error: Exception, acknowledged: int | None = None
     advice = _ADVICE.get(number or 0, _OTHERWISE)
     return JournalError(
         str(folder),
-        f"cannot write {path}: {what}. {kept}{advice}, then start the same command again: "
-        "it goes on from there",
+        f"cannot write {path}: {what}. {kept}{advice}, then start the same command again{GOES_ON}",
         path=path,
         errno=number,
         acknowledged=acknowledged or 0,

@@ -161,8 +161,12 @@ class Journal:
                 raise name_error(path, error) from error
             raise
 
-    def record(self, episode: EpisodeResult) -> None:
+    def record(self, episode: EpisodeResult, *, ended_ns: int = 0) -> None:
         """Queue an episode that ended, finished or errored; it is committed within moments.
+
+        Args:
+            episode: The episode.
+            ended_ns: When its last reply came, on the clock's monotonic time; 0 is now.
 
         Raises:
             JournalError: Writing has failed earlier.
@@ -171,7 +175,10 @@ class Journal:
         """
         if episode.index in self.finished:
             raise ValueError(f"episode {episode.index} is finished, and was recorded again")
-        self._put(_Ended(episode, episode_row(episode, self._clock.wall_ns() / 1e9)))
+        at_ns = self._clock.wall_ns()
+        if ended_ns:
+            at_ns -= self._clock.monotonic_ns() - ended_ns
+        self._put(_Ended(episode, episode_row(episode, at_ns / 1e9)))
 
     def record_failed_attempt(self, attempt: FailedAttempt) -> None:
         """Queue an attempt that came to nothing.

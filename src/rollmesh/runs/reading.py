@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -48,6 +49,7 @@ class StoredRun:
         retried: Errored episodes that were set aside to be run again.
         failed_attempts: Attempts that came to nothing.
         last_at: When something was last written, in seconds since 1970.
+        ended_at: When the last reply of each finished episode came, by its place in the plan.
     """
 
     folder: Path
@@ -59,6 +61,7 @@ class StoredRun:
     retried: tuple[EpisodeResult, ...]
     failed_attempts: tuple[FailedAttempt, ...]
     last_at: float
+    ended_at: Mapping[int, float]
 
     @property
     def name(self) -> str:
@@ -87,13 +90,15 @@ class RunGlance:
     Attributes:
         folder: Its folder.
         status: What became of it; None where it cannot be read.
-        env: The env's name.
+        env: The env's name, by its own word where it has been built.
+        typed: What the command or the plan named as env.
         model: The model's name.
         planned: How many episodes were planned, where that is known.
         num_episodes: How many have finished, errored ones included.
         num_errors: How many of them errored.
         num_said: Of how many the env said whether they were a success.
         num_successes: How many of these were.
+        mean_return: Of those that did not error; NaN if one of their returns is, None of none.
         last_at: When something was last written, in seconds since 1970.
         decision: What the rule decided that the run was to stop by, or None.
         problem: Why it cannot be read, or None.
@@ -102,12 +107,14 @@ class RunGlance:
     folder: Path
     status: Status | None = None
     env: str = ""
+    typed: str = ""
     model: str = ""
     planned: int | None = None
     num_episodes: int = 0
     num_errors: int = 0
     num_said: int = 0
     num_successes: int = 0
+    mean_return: float | None = None
     last_at: float = 0.0
     decision: StopDecision | None = None
     problem: str | None = None
@@ -125,7 +132,7 @@ def read_run(folder: str | os.PathLike[str]) -> StoredRun:
     contents = _read(path, read_contents)
     failure = None if is_driven else last_words(path)
     result, starts = _result_of(path, contents, failure), contents.starts
-    ended = [row[-2] for row in contents.episodes[-1:]]
+    ended_at = {row[1]: row[-2] for row in contents.episodes}
     spoken = [start.ended_at or start.started_at for start in starts]
     return StoredRun(
         folder=path,
@@ -142,7 +149,8 @@ def read_run(folder: str | os.PathLike[str]) -> StoredRun:
         result=result,
         retried=tuple(episode_of(row) for row in contents.retried),
         failed_attempts=contents.failed_attempts,
-        last_at=max([contents.created_at, *spoken, *ended]),
+        last_at=max([contents.created_at, *spoken, *ended_at.values()]),
+        ended_at=ended_at,
     )
 
 
@@ -269,7 +277,7 @@ def _count(connection: sqlite3.Connection, folder: Path, *, is_driven: bool) -> 
         Start(started_at=a, ended_at=b, stopped=c, facts=json.loads(d)) for a, b, c, d in last
     ]
     facts: Mapping[str, Any] = starts[0].facts if starts else {}
-    num_episodes, num_errors, num_said, num_successes, last_at = counts
+    num_episodes, num_errors, num_said, num_successes, last_at, mean_return, num_nan = counts
     spoken = [start.ended_at or start.started_at for start in starts]
     return RunGlance(
         folder=folder,
@@ -281,12 +289,14 @@ def _count(connection: sqlite3.Connection, folder: Path, *, is_driven: bool) -> 
             failure=None if is_driven else last_words(folder),
         ),
         env=str(facts.get(schema.ENV_FACT) or about["env"]),
+        typed=about["env"],
         model=about["model"],
         planned=about["planned"],
         num_episodes=num_episodes,
         num_errors=num_errors,
         num_said=num_said,
         num_successes=num_successes,
+        mean_return=math.nan if num_nan else mean_return,
         last_at=max(about["created_at"], *spoken, last_at or 0.0),
         decision=StopDecision.from_dict(facts.get(schema.DECISION_FACT)),
     )

@@ -120,7 +120,9 @@ ALL_ATTEMPTS = _select("failed_attempts", ("number", *ATTEMPT_COLUMNS, "checksum
 
 COUNT_EPISODES = """
 SELECT count(*), count(error), count(success) FILTER (WHERE error IS NULL),
-       coalesce(sum(success) FILTER (WHERE error IS NULL), 0), max(ended_at)
+       coalesce(sum(success) FILTER (WHERE error IS NULL), 0), max(ended_at),
+       avg(total_reward) FILTER (WHERE error IS NULL),
+       count(*) FILTER (WHERE error IS NULL AND total_reward IS NULL)
 FROM episodes
 """
 LAST_START = "SELECT started_at, ended_at, stopped, facts FROM starts ORDER BY start DESC LIMIT 1"

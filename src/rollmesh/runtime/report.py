@@ -28,6 +28,7 @@ class EpisodeSummary:
             endpoint was lost.
         causes: Why the earlier attempts came to nothing, one line each.
         task: The task of the plan it belongs to; `""` without tasks.
+        ended_ns: When its last reply came, on the monotonic clock; 0 where none did.
     """
 
     index: int
@@ -44,6 +45,7 @@ class EpisodeSummary:
     attempts: int = 1
     causes: tuple[str, ...] = ()
     task: str = ""
+    ended_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,11 +25,12 @@ Report: TypeAlias = Callable[[str, str], None]
 
 POLICIES = ("warn", "strict", "off")
 NAN_POLICIES = ("policy", "refuse")
+_LOGGED = "conformance path=%s detail=%s"
 
 
 def log_report(path: str, detail: str) -> None:
     """Log one finding as a warning; what a `Checker` does unless told otherwise."""
-    logger.warning("conformance path=%s detail=%s", path, detail)
+    logger.warning(_LOGGED, path, detail)
 
 
 class Checker:
@@ -41,7 +42,8 @@ class Checker:
             `strict` refuses it; `off` does not look for any.
         nan: `refuse` refuses NaN, and integers outside their domain unless the policy is `off`
             (for actions); `policy` treats them like any other finding (for observations).
-        report: Called once per kind and path under `warn`; logs a warning by default.
+        report: Called once per kind and path under `warn`; by default a warning is logged, or an
+            information where nothing has to be done about it.
 
     Attributes:
         looks: Whether values are checked at all.
@@ -97,8 +99,17 @@ class Checker:
             return refuse
         return refuse or self.policy == "strict" or (kind, self.root + path) not in self._seen
 
-    def note(self, kind: str, path: str, detail: str, *, refuse: bool = False) -> None:
+    def note(
+        self, kind: str, path: str, detail: str, *, refuse: bool = False, is_usual: bool = False
+    ) -> None:
         """Take a finding: report it, refuse it, or let it pass.
+
+        Args:
+            kind: Kind of the finding.
+            path: Path below the root.
+            detail: A sentence about it.
+            refuse: Whether it is refused under every policy.
+            is_usual: Whether nothing has to be done about it: it is logged as an information.
 
         Raises:
             InvalidValue: The policy is `strict`, or `refuse` is set.
@@ -110,7 +121,10 @@ class Checker:
             return
         if (kind, where) not in self._seen:
             self._seen.add((kind, where))
-            self._report(where, detail)
+            if is_usual and self._report is log_report:
+                logger.info(_LOGGED, where, detail)
+            else:
+                self._report(where, detail)
 
     @property
     def refuses_nan(self) -> bool:

@@ -176,7 +176,10 @@ def _cast_to_float(array: Array, declared: Declared, checker: Checker, *, has_dt
     with np.errstate(over="ignore", invalid="ignore"):
         result = array.astype(target)
     if has_dtype and checker.wants("dtype", path):
-        checker.note("dtype", path, f"expected dtype {target}, got {source}; converted")
+        # what NumPy computes is float64: actions of that are no mistake
+        is_usual = checker.refuses_nan and source.kind == "f"
+        detail = f"expected dtype {target}, got {source}; converted"
+        checker.note("dtype", path, detail, is_usual=is_usual)
     if checker.wants("overflow", path):
         lost = np.isinf(result) & np.isfinite(array)
         if np.any(lost):

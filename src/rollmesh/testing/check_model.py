@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rollmesh.endpoint.envs.contracts import is_env
 from rollmesh.endpoint.envs.env_loading import open_env
 from rollmesh.endpoint.models.corners import find_corners
+from rollmesh.endpoint.models.declared_spaces import DECLARED_FIELDS
 from rollmesh.endpoint.models.model_loading import open_model
 from rollmesh.errors import EndpointFault, InvalidSpec, InvalidValue, OperationTimeout
 from rollmesh.limits import Limits
@@ -30,7 +31,7 @@ from rollmesh.runtime.seeds import episode_seed
 from rollmesh.testing.findings import CheckReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from rollmesh.spaces.codec import Leaves
 
@@ -217,7 +218,7 @@ def _opened(
     model_kwargs: Mapping[str, Any] | None,
     limits: Limits,
     report: CheckReport,
-) -> Iterator[ModelPort | None]:
+) -> Generator[ModelPort | None]:
     """Open the model and release it in the end; None where the report says why not."""
     try:
         port = open_model(
@@ -234,6 +235,12 @@ def _opened(
         return
     except OperationTimeout as error:
         report.fail("load", str(error))
+        yield None
+        return
+    except InvalidSpec as error:
+        if error.field not in DECLARED_FIELDS:
+            raise
+        report.fail("spaces", str(error))
         yield None
         return
     try:

@@ -1,5 +1,9 @@
 """Checks a vector env: batches, flags, seeds per lane, and autoreset as declared (layer 7)."""
 
+# values of unknown origin, and numpy's stubs, leave types partly unknown:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

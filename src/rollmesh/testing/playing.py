@@ -4,6 +4,10 @@ Works on the user's own object, without ports or runtime, so that it sees what t
 over: reused buffers, odd flags, foreign infos.
 """
 
+# values of unknown origin, and numpy's stubs, leave types partly unknown:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import math

@@ -77,7 +77,7 @@ def read_greeting(
                 continue
             descriptors += more
             if not data:
-                raise EOFError
+                raise EOFError("the peer closed the connection before it said anything")
             greeting += data
         if not greeting.startswith(_GREETING):
             raise WireError(

@@ -31,7 +31,6 @@ from rollmesh.wire import protobuf as wire
 from rollmesh.wire.contract import decode_contract
 from rollmesh.wire.messages import (
     Cancel,
-    Configure,
     ErrorBody,
     Kind,
     Message,
@@ -253,17 +252,6 @@ class ModelSpeech(ClientSpeech):
         if contract is None:
             raise WireError(f"route {env_id!r} was not made known before its first predict")
         return contract
-
-
-class EditionSpeech:
-    """Tells a foreign env which edition its session follows: comes before everything else."""
-
-    def __init__(self, speech: EnvSpeech) -> None:
-        self._speech = speech
-
-    def ask(self, edition: str) -> bytes:
-        """Return the request."""
-        return self._speech.write(Message(Kind.CONFIGURE, 0, Configure(edition=edition)))
 
 
 def _make_writable(body: Any) -> None:

@@ -83,7 +83,7 @@ class TlsServer:
         return Pem(
             certificate=read_file(self.certificate, "tls_cert"),
             key=read_file(self.key, "tls_key"),
-            ca=None if self.client_ca is None else read_file(self.client_ca, "tls_client_ca"),
+            ca=_maybe_read(self.client_ca, "tls_client_ca"),
         )
 
 

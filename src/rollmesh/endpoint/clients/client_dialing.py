@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import socket
 import ssl
@@ -21,8 +20,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import rollmesh
 from rollmesh.endpoint.clients.client_options import ClientOptions
+from rollmesh.endpoint.identity import who_we_are
 from rollmesh.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -233,7 +232,7 @@ class Door:
             service=self.service,
             token="" if token is None else token.secret,
             session_id=session_id,
-            peer=_who_we_are(),
+            peer=who_we_are("rollmesh-client"),
             editions=EDITIONS,
             preferred_edition=EDITION,
         )
@@ -348,16 +347,6 @@ class _NotNow(Exception):  # noqa: N818 - never leaves this module
 def _left(expiry: float | None, most_s: float) -> float | None:
     left_s = most_s if expiry is None else min(most_s, max(0.001, expiry - time.monotonic()))
     return None if left_s == float("inf") else left_s
-
-
-def _who_we_are() -> dict[str, str]:
-    return {
-        "component": "rollmesh-client",
-        "package_version": rollmesh.__version__,
-        "language": "python",
-        "host": socket.gethostname(),
-        "process": str(os.getpid()),
-    }
 
 
 def _is_about_tls(error: BaseException) -> bool:

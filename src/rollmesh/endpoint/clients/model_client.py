@@ -260,7 +260,10 @@ class SharedModelPort:
             raise RuntimeError(f"a model has no operation {method!r}")
 
     def abandon(self, env_indices: tuple[int, ...] = ()) -> None:  # noqa: ARG002 - as above
-        """Leave the model behind: it gets no further call, and nothing is called back."""
+        """Leave the model behind: it gets no further call, and nothing is called back.
+
+        A request that is handed over just then, or later, opens no other session.
+        """
         with self._lock:
             self._waiting.clear()
             self._resolving = None
@@ -347,7 +350,9 @@ class SharedModelPort:
             self._send(*item)
         elif self._session.is_lost:
             limit_s = self._told.limits.model_connect_s
-            self._session.start_reopen(limit_s, lambda r: self._resolve(request.context, r))
+            self._session.start_reopen(
+                limit_s, lambda r: self._resolve(request.context, r), after_drop=False
+            )
         else:
             self._resolve(request.context, None)
 

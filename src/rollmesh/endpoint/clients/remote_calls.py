@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from rollmesh.endpoint.clients.client_session import MARGIN_S
+from rollmesh.endpoint.faults import refusal_of
 from rollmesh.errors import (
     EndpointFault,
     EnvFailed,
@@ -49,7 +50,8 @@ class Calls:
             limit_s: How long it may take, for the error.
 
         Raises:
-            InvalidSpec: Another thread is in a call.
+            InvalidSpec: Another thread is in a call, or the other side refused what `connect` told
+                it.
             EnvFailed: The env failed, or its session is lost; a model: `ModelFailed`.
             OperationTimeout: It did not come back in time.
         """
@@ -74,6 +76,8 @@ class Calls:
     def _told(self, call: str, fault: EndpointFault, limit_s: float | None) -> Exception:
         operation = f"{self._target}.{call}"
         where = f"{self.component}: {operation}"
+        if call == "connect" and (refusal := refusal_of(fault, self._target)) is not None:
+            return refusal
         if isinstance(fault, PortTimeout):
             return OperationTimeout(
                 f"{where} timed out at step {self._steps}: {fault.detail}",

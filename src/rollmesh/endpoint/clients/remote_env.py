@@ -6,32 +6,27 @@ Importing this module imports Gymnasium; `rollmesh.RemoteEnv` does so when it is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 
-from rollmesh.endpoint.clients.client_options import (
-    ClientOptions,
-    client_options,
-    connect_again,
-    portable,
+from rollmesh.endpoint.clients.client_options import ClientOptions
+from rollmesh.endpoint.clients.env_client import RemoteEnvPort
+from rollmesh.endpoint.clients.env_face import (
+    EnvFace,
+    check_options,
+    check_render_mode,
+    check_seed,
 )
-from rollmesh.endpoint.clients.env_client import HasEnvPort, RemoteEnvPort, connect_env
-from rollmesh.endpoint.clients.remote_calls import Calls, is_closed, not_reset
+from rollmesh.endpoint.clients.remote_calls import not_reset
 from rollmesh.errors import InvalidSpec
 from rollmesh.ids import MINT
-from rollmesh.limits import Limits, timeout_ms
+from rollmesh.limits import Limits
 from rollmesh.ports import EnvContract, ResetRequest, StepRequest
-from rollmesh.spaces.conformance import Checker
 from rollmesh.spaces.gymnasium import to_gymnasium
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
-_SEEDS = 2**63
-
-
-class RemoteEnv(gymnasium.Env[Any, Any], HasEnvPort):
+class RemoteEnv(EnvFace, gymnasium.Env[Any, Any]):
     """A served env, used like a local one; a context manager.
 
     ```python
@@ -73,17 +68,11 @@ class RemoteEnv(gymnasium.Env[Any, Any], HasEnvPort):
         render_mode: str | None = None,
         port: RemoteEnvPort | None = None,
     ) -> None:
-        self._options = options
-        self._limits = limits or Limits()
-        self.address = address
-        self._is_open = False
-        self.port: RemoteEnvPort = port or connect_env(
-            address, options or client_options(), limits=self._limits, lanes=False
-        )
-        self._is_open = True
+        self._connect(address, options, limits, port)
         contract = self.contract
         try:
-            _check(contract, render_mode)
+            _check_width(contract)
+            check_render_mode(render_mode, contract)
         except BaseException:
             self.close()
             raise
@@ -91,18 +80,7 @@ class RemoteEnv(gymnasium.Env[Any, Any], HasEnvPort):
         self.action_space = to_gymnasium(contract.action_space)
         self.metadata = dict(contract.metadata)
         self.render_mode = contract.render_mode
-        self._calls = Calls(contract.id or address, "env")
-        self._checker = Checker("action", "warn", "refuse")
-        self._observations = contract.observation_space.codec
-        self._actions = contract.action_space.codec
         self._episode_ids: tuple[str, ...] = ()
-        self._reset_ms = timeout_ms(self._limits.env_reset_s)
-        self._step_ms = timeout_ms(self._limits.env_step_s)
-
-    @property
-    def contract(self) -> EnvContract:
-        """The env's spaces and what else is known of it."""
-        return self.port.contract
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -151,36 +129,10 @@ class RemoteEnv(gymnasium.Env[Any, Any], HasEnvPort):
         observation = self._observations.decode(reply.observation)
         return observation, reply.rewards[0], terminated, truncated, dict(reply.infos[0])
 
-    def render(self) -> Any:
-        """Return what the served env renders.
-
-        Raises:
-            InvalidSpec: The env is closed.
-            EnvFailed: The env failed.
-        """
-        self._check_open("render")
-        limit_s = self._limits.env_step_s
-        return self._calls.do("render", self.port.render, (), limit_s, limit_s=limit_s)
-
     def close(self) -> None:
         """End the session; closing again does nothing."""
-        if self._is_open:
-            self._is_open = False
-            self._episode_ids = ()
-            self.port.forget_interrupt()
-            self.port.close(self._limits.close_s)
-
-    def __enter__(self) -> Self:
-        """Return the env itself."""
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return connect_again, (type(self), self.address, portable(self._options), self._limits)
-
-    def __del__(self) -> None:
-        if getattr(self, "_is_open", False):
-            self._is_open = False
-            self.port.session.drop()
+        self._episode_ids = ()
+        self._end()
 
     def __str__(self) -> str:
         return f"<{type(self).__name__} {self.address}>"
@@ -205,54 +157,10 @@ class RemoteEnv(gymnasium.Env[Any, Any], HasEnvPort):
         self._episode_ids = ids
         return self._observations.decode(reply.observation), dict(reply.infos[0])
 
-    def _check_open(self, call: str) -> None:
-        if not self._is_open:
-            raise is_closed(call, "env")
 
-
-class OtherRenderMode(InvalidSpec, TypeError):  # noqa: N818 - as its family
-    """The served env renders in another mode than the caller asked for.
-
-    A `TypeError` too, and made from its text alone: `gymnasium.make` adds to it, and code that asks
-    every env for a mode (`make_vec_env` of Stable-Baselines3) then tries without.
-    """
-
-    def __init__(self, text: str) -> None:
-        field, _, detail = text.partition(": ")
-        super().__init__(field, detail)
-
-
-def check_options(options: object) -> None:
-    """Refuse what are no reset options.
-
-    Raises:
-        InvalidSpec: They are neither a mapping nor None.
-    """
-    if options is not None and not isinstance(options, Mapping):
-        raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
-
-
-def check_seed(field: str, seed: Any) -> None:
-    """Refuse what is no seed that can be sent.
-
-    Raises:
-        InvalidSpec: It is no int from 0 to 2**63 - 1.
-    """
-    if seed is None:
-        return
-    is_int = not isinstance(seed, bool) and hasattr(seed, "__index__")
-    if not is_int or not 0 <= int(seed) < _SEEDS:
-        raise InvalidSpec(field, f"wants an int from 0 to 2**63 - 1, or None, got {seed!r}")
-
-
-def _check(contract: EnvContract, render_mode: str | None) -> None:
+def _check_width(contract: EnvContract) -> None:
     if contract.num_envs != 1:
         raise InvalidSpec(
             "address",
             f"{contract.id} has {contract.num_envs} lanes; use RemoteVectorEnv",
-        )
-    if render_mode is not None and render_mode != contract.render_mode:
-        raise OtherRenderMode(
-            f"render_mode: wants {render_mode!r}, but the served env was built with "
-            f"{contract.render_mode!r}; give it to the server (env_kwargs)"
         )

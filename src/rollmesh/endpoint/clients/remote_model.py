@@ -96,8 +96,8 @@ class RemoteModel(HasModelAddress):
             execution_horizon: How many actions of a chunk are executed; None is all of them.
 
         Raises:
-            InvalidSpec: It was configured for other spaces, or is closed.
-            ModelFailed: The model refused, or cannot be reached.
+            InvalidSpec: It was configured for other spaces, is closed, or declares other ones.
+            ModelFailed: The model failed, or cannot be reached.
         """
         if self._is_closed:
             raise is_closed("configure", "model")

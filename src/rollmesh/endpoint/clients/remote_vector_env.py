@@ -6,7 +6,7 @@ Importing this module imports Gymnasium; `rollmesh.RemoteVectorEnv` does so when
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,18 +14,19 @@ from gymnasium.vector import AutoresetMode as TheirMode
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rollmesh.endpoint.clients.client_options import (
-    ClientOptions,
-    client_options,
-    connect_again,
-    portable,
+from rollmesh.endpoint.clients.client_options import ClientOptions
+from rollmesh.endpoint.clients.env_client import RemoteEnvPort
+from rollmesh.endpoint.clients.env_face import (
+    EnvFace,
+    check_options,
+    check_render_mode,
+    check_seed,
 )
-from rollmesh.endpoint.clients.env_client import HasEnvPort, RemoteEnvPort, connect_env
-from rollmesh.endpoint.clients.remote_calls import Calls, is_closed, not_reset
-from rollmesh.endpoint.clients.remote_env import check_options, check_seed
+from rollmesh.endpoint.clients.remote_calls import not_reset
+from rollmesh.endpoint.envs.vector_infos import merge_infos
 from rollmesh.errors import InvalidSpec
 from rollmesh.ids import MINT
-from rollmesh.limits import Limits, timeout_ms
+from rollmesh.limits import Limits
 from rollmesh.ports import (
     PARTIAL_RESET,
     SUBSET_STEP,
@@ -37,16 +38,12 @@ from rollmesh.ports import (
     StepRequest,
 )
 from rollmesh.spaces.codec import Leaves
-from rollmesh.spaces.conformance import Checker
 from rollmesh.spaces.gymnasium import to_gymnasium
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _MASK = "reset_mask"
 
 
-class RemoteVectorEnv(VectorEnv[Any, Any, Any], HasEnvPort):
+class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):
     """A served env with any number of lanes, used like a local vector env; a context manager.
 
     Its autoreset mode is the server's (`metadata["autoreset_mode"]`). Where the served env can
@@ -83,17 +80,11 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any], HasEnvPort):
         render_mode: str | None = None,
         port: RemoteEnvPort | None = None,
     ) -> None:
-        self.closed = True  # until there is something to close
-        self._options = options
-        self._limits = limits or Limits()
-        self.address = address
-        self.port: RemoteEnvPort = port or connect_env(
-            address, options or client_options(), limits=self._limits, lanes=False
-        )
-        self.closed = False
+        self._connect(address, options, limits, port)
         contract = self.contract
         try:
-            _check(contract, num_envs, render_mode)
+            _check_width(contract, num_envs)
+            check_render_mode(render_mode, contract)
         except BaseException:
             self.close()
             raise
@@ -107,23 +98,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any], HasEnvPort):
         name = mode.name if mode.name in TheirMode.__members__ else "DISABLED"
         self.metadata = {**contract.metadata, "autoreset_mode": TheirMode[name]}
         self.render_mode = contract.render_mode
-        self._calls = Calls(contract.id or address, "env")
-        self._checker = Checker("action", "warn", "refuse")
-        self._observations = contract.observation_space.codec
-        self._actions = contract.action_space.codec
-        self._reset_ms = timeout_ms(self._limits.env_reset_s)
-        self._step_ms = timeout_ms(self._limits.env_step_s)
         self._rolls = mode is AutoresetMode.NEXT_STEP
         self._same_step = mode is AutoresetMode.SAME_STEP
         self._ids: list[str] = []
         self._spare_ids: tuple[str, ...] = ()
         self._rolling: list[int] = []
         self._current: Leaves = []
-
-    @property
-    def contract(self) -> EnvContract:
-        """The env's spaces and what else is known of it."""
-        return self.port.contract
 
     # ------------------------------------------------------------------------------- gymnasium
 
@@ -180,38 +160,14 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any], HasEnvPort):
             raise
         return self._stepped(reply)
 
-    def render(self) -> Any:
-        """Return what the served env renders.
-
-        Raises:
-            InvalidSpec: The env is closed.
-            EnvFailed: The env failed.
-        """
-        self._check_open("render")
-        limit_s = self._limits.env_step_s
-        return self._calls.do("render", self.port.render, (), limit_s, limit_s=limit_s)
-
     def close_extras(self, **kwargs: Any) -> None:
         """End the session; called by `close`, which does nothing when called again."""
         del kwargs
         self._ids = []
-        self.port.forget_interrupt()
-        self.port.close(self._limits.close_s)
-
-    def __enter__(self) -> Self:
-        """Return the env itself."""
-        return self
+        self._end()
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return connect_again, (type(self), self.address, portable(self._options), self._limits)
-
-    def __del__(self) -> None:
-        if not getattr(self, "closed", True):
-            self.closed = True
-            self.port.session.drop()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address!r}, num_envs={self.num_envs})"
@@ -299,7 +255,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any], HasEnvPort):
         check_options(options)
         if _MASK not in options:
             return everyone, options
-        mask: _Array | None = options[_MASK]
+        mask: np.ndarray[Any, np.dtype[Any]] | None = options[_MASK]
         field = f"options[{_MASK!r}]"
         if (
             not isinstance(mask, np.ndarray)
@@ -344,61 +300,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any], HasEnvPort):
         if seed is not None and hasattr(seed, "__index__"):
             self._np_random, self._np_random_seed = gymnasium.utils.seeding.np_random(int(seed))  # type: ignore[arg-type]
 
-    def _check_open(self, call: str) -> None:
-        if self.closed:
-            raise is_closed(call, "env")
 
-
-_Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-
-def merge_infos(rows: Mapping[int, Mapping[str, Any]], count: int) -> dict[str, Any]:
-    """Return lanes' infos in Gymnasium's vector form: an array per key, and a mask `_key`.
-
-    Args:
-        rows: Info per lane that has one.
-        count: Number of lanes.
-    """
-    merged: dict[str, Any] = {}
-    keys = dict.fromkeys([key for info in rows.values() for key in info])
-    for key in keys:
-        values = {lane: info[key] for lane, info in rows.items() if key in info}
-        mask = np.zeros(count, np.bool_)
-        mask[list(values)] = True
-        if key != "final_obs" and all([isinstance(v, dict) for v in values.values()]):
-            merged[key] = merge_infos(values, count)
-        else:
-            merged[key] = _column(values, count, is_object=key == "final_obs")
-        merged[f"_{key}"] = mask
-    return merged
-
-
-def _column(values: Mapping[int, Any], count: int, *, is_object: bool) -> Any:
-    """Return one key's values as an array with an entry per lane."""
-    first: _Array | np.number[Any] | float = next(iter(values.values()))
-    alike = all([type(value) is type(first) for value in values.values()])
-    if alike and not is_object:
-        try:
-            if type(first) in {int, float, bool} or isinstance(first, np.number):
-                column: Any = np.zeros(count, type(first))
-            elif isinstance(first, np.ndarray) and first.dtype != object:
-                shapes = {(value.shape, value.dtype) for value in values.values()}
-                column = np.zeros((count, *first.shape), first.dtype) if len(shapes) == 1 else None
-            else:
-                column = None
-            if column is not None:
-                for lane, value in values.items():
-                    column[lane] = value
-                return column
-        except OverflowError:  # an int beyond 64 bits
-            pass
-    column = np.full(count, None, object)
-    for lane, value in values.items():
-        column[lane] = value
-    return column
-
-
-def _check(contract: EnvContract, num_envs: int | None, render_mode: str | None) -> None:
+def _check_width(contract: EnvContract, num_envs: int | None) -> None:
     served = contract.num_envs
     if num_envs is not None and num_envs != served:
         lanes = "1 lane" if served == 1 else f"{served} lanes"
@@ -407,10 +310,4 @@ def _check(contract: EnvContract, num_envs: int | None, render_mode: str | None)
             "num_envs",
             f"is {num_envs}, but {contract.id} is served with {lanes}; "
             f"give {served} (make_vec asks for 1 where it is left out){cure}",
-        )
-    if render_mode is not None and render_mode != contract.render_mode:
-        raise InvalidSpec(
-            "render_mode",
-            f"wants {render_mode!r}, but the served env was built with {contract.render_mode!r}; "
-            "give it to the server (env_kwargs)",
         )

@@ -73,6 +73,7 @@ class SharedSession:
         self._lost: str | None = "it is not open"
         self._closed = False
         self._left = False
+        self._drops = 0
         self.generation = 0
 
     @property
@@ -89,7 +90,7 @@ class SharedSession:
             EndpointFault: Nobody answered in time, or the server refused.
         """
         opened = self._open(timeout_s)
-        self._start(self._run)
+        self._start(lambda: self._run(opened.connection))
         return opened.welcome
 
     @classmethod
@@ -99,39 +100,50 @@ class SharedSession:
         opened = session.hand_over()
         if opened is not None:
             shared._adopt(opened)
-            shared._start(shared._run)
+            shared._start(lambda: shared._run(opened.connection))
         return shared
 
-    def start_reopen(self, timeout_s: float | None, callback: Callback) -> None:
-        """Open another session after a loss; `callback` gets None or the exception."""
+    def start_reopen(
+        self, timeout_s: float | None, callback: Callback, *, after_drop: bool = True
+    ) -> None:
+        """Open another session after a loss; `callback` gets None or the exception.
+
+        Args:
+            timeout_s: How long that may take.
+            callback: Gets None or the exception.
+            after_drop: Whether to do so where the session was left (`drop`) too; where not, it
+                stays left, whoever was first.
+        """
+        is_first = False
         with self._lock:
-            if self._lost is None:
-                is_first = False
-                is_open = True
-            else:
-                is_open = False
+            is_open = self._lost is None
+            is_refused = self._left and not after_drop
+            if not (is_open or is_refused):
                 is_first = not self._waiting
                 if self._left:
                     self._left = False
                     self.door.forget_interrupt()
                 self._waiting.append(callback)
-        if is_open:
+        if is_refused:
+            callback(self._closed_fault())
+        elif is_open:
             callback(None)
         elif is_first:
             self._start(lambda: self._reopen(timeout_s))
 
     def _reopen(self, timeout_s: float | None) -> None:
         result: BaseException | None = None
+        connection = None
         try:
-            self._open(timeout_s)
+            connection = self._open(timeout_s).connection
         except BaseException as error:  # noqa: BLE001 - given to the callbacks
             result = error
         with self._lock:
             waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback(result)
-        if result is None:
-            self._run()
+        if connection is not None:
+            self._run(connection)
 
     def _open(self, timeout_s: float | None) -> Opened:
         try:
@@ -142,14 +154,22 @@ class SharedSession:
             raise self._closed_fault() from None
         return opened
 
-    def _adopt(self, opened: Opened, *, is_new: bool = True) -> list[Message]:
+    def _adopt(
+        self, opened: Opened, *, is_new: bool = True, drops: int | None = None
+    ) -> list[Message]:
         """Go on with a connection; return the requests that wait for an answer.
+
+        Args:
+            opened: The connection.
+            is_new: Whether it has another session.
+            drops: How often the session had been left when connecting began; None where it may
+                have been left and opened again since.
 
         Raises:
             Interrupted: The session was left meanwhile; the connection is closed.
         """
         with self._lock:
-            is_left = self._left
+            is_left = self._left or drops not in (None, self._drops)
             if not is_left:
                 self._connection = opened.connection
                 if is_new:
@@ -222,6 +242,7 @@ class SharedSession:
         """Leave the session without waiting; nothing is called back any more."""
         with self._lock:
             self._closed = self._left = True
+            self._drops += 1
             self._lost = self._lost or "it was left"
             self._pending.clear()
             connection, self._connection = self._connection, None
@@ -253,8 +274,9 @@ class SharedSession:
 
     # --------------------------------------------------------------------------- the thread
 
-    def _run(self) -> None:
-        connection = self._connection
+    def _run(self, begun: Connection) -> None:
+        """Receive from a connection, and from those that take its place."""
+        connection: Connection | None = begun
         while connection is not None:
             try:
                 message = connection.receive()
@@ -268,7 +290,7 @@ class SharedSession:
                 if not isinstance(error, (TransportError, TransportTimeout, WireError)):
                     _logger.exception("receive_failed address=%s", self.door.address)
                 connection.close()
-                connection = self._resumed(error)
+                connection = self._resumed(connection, error)
                 continue
             callback(self._result(message))
             del message, callback  # what came is the caller's alone while we wait
@@ -281,30 +303,34 @@ class SharedSession:
             return self._session_lost(body.message)
         return fault_of(body, str(self.door.address))
 
-    def _resumed(self, error: Exception) -> Connection | None:
-        """Return a new connection of the same session; None where there is none any more."""
+    def _resumed(self, connection: Connection, error: Exception) -> Connection | None:
+        """Return a new connection of the same session; None where there is none any more.
+
+        A connection that is not the session's any more was left, and maybe another session opened
+        since: that one is nothing to who hears of it late.
+        """
         with self._lock:
-            self._connection = None
-            if self._closed:
-                pending = self._end("it was closed")
-                is_over = True
-            else:
-                pending, is_over = [], False
+            if self._connection is not connection:
+                return None
+            self._connection, drops = None, self._drops
+            pending = self._end("it was closed") if self._closed else []
+            is_over = self._closed
         if not is_over:
             _logger.warning("resuming address=%s error=%s", self.door.address, error)
             try:
-                return self._resume()
+                return self._resume(drops)
             except Interrupted:
                 reason = "it was left"
             except EndpointFault as failure:
                 reason = f"{failure.detail} ({error})"
             with self._lock:
-                pending = self._end(reason)
+                if drops == self._drops:
+                    pending = self._end(reason)
         for callback in pending:
             callback(self._session_lost(self._lost or ""))
         return None
 
-    def _resume(self) -> Connection:
+    def _resume(self, drops: int) -> Connection:
         opened = self.door.open(self._session_id, self.door.options.resume_grace_s)
         with self._lock:
             requests = [self._pending[request_id][0] for request_id in sorted(self._pending)]
@@ -315,7 +341,7 @@ class SharedSession:
                 "or idle while others waited, for too long"
             )
         self._bind_to(opened)
-        requests = self._adopt(opened, is_new=not opened.welcome.is_resumed)
+        requests = self._adopt(opened, is_new=not opened.welcome.is_resumed, drops=drops)
         _logger.warning("resumed address=%s requests=%d", self.door.address, len(requests))
         for request in requests:
             self._send(opened.connection, request)

@@ -1,4 +1,4 @@
-"""Splits the infos of a vector env into one dict per lane (layer 6).
+"""The infos of a vector env: one dict per lane, and Gymnasium's form for all of them (layer 6).
 
 Gymnasium batches infos as a dict of arrays: under `key` one entry per lane, under `_key` a mask
 of the lanes that said something; the others hold a filler (0 or None), which must not be taken
@@ -97,3 +97,49 @@ def _lanes_of(value: _Infos, count: int) -> Any:
     elif getattr(tensor, "ndim", 0) and tensor.shape[0] == count:
         return tensor
     return [value] * count
+
+
+def merge_infos(rows: Mapping[int, Mapping[str, Any]], count: int) -> dict[str, Any]:
+    """Return lanes' infos in Gymnasium's vector form: an array per key, and a mask `_key`.
+
+    Args:
+        rows: Info per lane that has one.
+        count: Number of lanes.
+    """
+    merged: dict[str, Any] = {}
+    keys = dict.fromkeys([key for info in rows.values() for key in info])
+    for key in keys:
+        values = {lane: info[key] for lane, info in rows.items() if key in info}
+        mask = np.zeros(count, np.bool_)
+        mask[list(values)] = True
+        if key != "final_obs" and all([isinstance(v, dict) for v in values.values()]):
+            merged[key] = merge_infos(values, count)
+        else:
+            merged[key] = _column(values, count, is_object=key == "final_obs")
+        merged[f"_{key}"] = mask
+    return merged
+
+
+def _column(values: Mapping[int, Any], count: int, *, is_object: bool) -> Any:
+    """Return one key's values as an array with an entry per lane."""
+    first: _Array | np.number[Any] | float = next(iter(values.values()))
+    alike = all([type(value) is type(first) for value in values.values()])
+    if alike and not is_object:
+        try:
+            if type(first) in {int, float, bool} or isinstance(first, np.number):
+                column: Any = np.zeros(count, type(first))
+            elif isinstance(first, np.ndarray) and first.dtype != object:
+                shapes = {(value.shape, value.dtype) for value in values.values()}
+                column = np.zeros((count, *first.shape), first.dtype) if len(shapes) == 1 else None
+            else:
+                column = None
+            if column is not None:
+                for lane, value in values.items():
+                    column[lane] = value
+                return column
+        except OverflowError:  # an int beyond 64 bits
+            pass
+    column = np.full(count, None, object)
+    for lane, value in values.items():
+        column[lane] = value
+    return column

@@ -21,9 +21,11 @@ limits need a class. A module is always imported on the caller's thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -35,6 +37,7 @@ from rollmesh.endpoint.clients.model_client import (
 )
 from rollmesh.endpoint.faults import fault_from
 from rollmesh.endpoint.models.corners import find_corners
+from rollmesh.endpoint.models.declared_spaces import check_declared
 from rollmesh.endpoint.models.model import CORNERS, Model, overridden
 from rollmesh.endpoint.models.policy import LocalModel, ThreadedModel, derived_policy_seed
 from rollmesh.endpoint.models.random_policy import RandomPolicy
@@ -52,7 +55,7 @@ from rollmesh.endpoint.targets import (
     load_attribute,
     parse_target,
 )
-from rollmesh.errors import InvalidSpec, OperationTimeout, RollmeshError
+from rollmesh.errors import EndpointFault, InvalidSpec, OperationTimeout, RollmeshError
 from rollmesh.limits import Limits
 from rollmesh.ports import EnvContract, ModelPort
 from rollmesh.runtime.cancel import CancelToken
@@ -74,14 +77,26 @@ class _Opening:
     report: Report | None
     policy_seed_of: Callable[[int | None], int | None]
 
-    def port(self, model: object, *, closes: bool, loads: bool = True) -> LocalModel:
-        """Wrap a policy and, unless it is loaded already, load it, on the current thread."""
+    def port(
+        self, model: object, *, closes: bool, load: Callable[[LocalModel, object], None]
+    ) -> LocalModel:
+        """Wrap a policy and load it, on the current thread.
+
+        The spaces that it declares are compared before it is loaded and after: some know theirs
+        only then. A policy that is refused is closed, where that is ours.
+
+        Raises:
+            EndpointFault: Its `load` raised.
+            InvalidSpec: It is no policy, or declares other spaces.
+        """
+        given = model
         if is_algorithm(model):
             model = StableBaselinesPolicy(model)
         elif is_module(model) and not any(overridden(model, corner) for corner in CORNERS):
             model = TorchPolicy(model, self.action_space)
+        corners = find_corners(model)
         port = LocalModel(
-            find_corners(model),
+            corners,
             observation_space=self.observation_space,
             action_space=self.action_space,
             checker=Checker("action", self.conformance, "refuse", self.report),
@@ -89,9 +104,27 @@ class _Opening:
             policy_seed_of=self.policy_seed_of,
             observes=not isinstance(model, RandomPolicy),
         )
-        if loads:
-            _load_once(port, model)
+        try:
+            self._check(given, corners.name)
+            load(port, model)
+            self._check(given, corners.name)
+        except InvalidSpec:
+            with contextlib.suppress(EndpointFault):  # why it is refused matters more
+                port.close()
+            raise
         return port
+
+    def _check(self, model: object, name: str) -> None:
+        """Refuse a policy that declares other spaces."""
+        trained = model.algorithm if isinstance(model, StableBaselinesPolicy) else model
+        is_wrapped = is_algorithm(trained) or is_module(trained)
+        check_declared(
+            trained,
+            self.observation_space,
+            self.action_space,
+            name=type(trained).__name__ if is_wrapped else name,
+            turns_images=is_algorithm(trained),
+        )
 
 
 class SharedPolicy:
@@ -146,7 +179,7 @@ class SharedPolicy:
 
         Raises:
             EndpointFault: The policy's constructor or `load` raised.
-            InvalidSpec: It is no policy.
+            InvalidSpec: It is no policy, or declares other spaces.
         """
         self.build()
         policy = RandomPolicy(action_space) if self._is_random else self._policy
@@ -157,9 +190,13 @@ class SharedPolicy:
             report=None,
             policy_seed_of=derived_policy_seed,
         )
-        port = opening.port(policy, closes=False, loads=not self._loaded)
-        self._loaded = True
-        return port
+        return opening.port(policy, closes=False, load=self._load_first)
+
+    def _load_first(self, port: LocalModel, model: object) -> None:
+        """Load the policy, unless a route before did."""
+        if not self._loaded:
+            _load_once(port, model)
+            self._loaded = True
 
     def close(self) -> None:
         """Close the policy, if it was built here.
@@ -210,7 +247,7 @@ def open_model(
         cancel: Ends connecting to a served model.
 
     Raises:
-        InvalidSpec: That is no policy, or its target cannot be found.
+        InvalidSpec: That is no policy, its target cannot be found, or it declares other spaces.
         EndpointFault: Its constructor or `load` raised, or a served one cannot be reached.
         OperationTimeout: Building and loading took longer than `limits.model_connect_s`.
     """
@@ -240,10 +277,13 @@ def open_model(
             return port
         build = _builder(resolved, model_kwargs)
     if not isinstance(build, _Instance):
-        return _open_on_thread(lambda: opening.port(build(), closes=True), thread, limit)
+        return _open_on_thread(
+            lambda: opening.port(build(), closes=True, load=_load_once), thread, limit
+        )
     if thread is not None and isinstance(model, (str, os.PathLike)):
-        return _open_on_thread(lambda: opening.port(build.model, closes=False), thread, limit)
-    return opening.port(build.model, closes=False)
+        on_thread = partial(opening.port, build.model, closes=False, load=_load_once)
+        return _open_on_thread(on_thread, thread, limit)
+    return opening.port(build.model, closes=False, load=_load_once)
 
 
 def _connect(

@@ -28,7 +28,7 @@ from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.clients.model_client import ModelRoute, connect_replica
 from rollmesh.endpoint.models.replica_seats import Opener, Replica
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.servers.child_process import kill_group, outwait, signal_name, spawn
+from rollmesh.endpoint.servers.child_process import how_it_ended, kill_group, outwait, spawn
 from rollmesh.endpoint.servers.isolation import find_target
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.limits import Limits
@@ -41,8 +41,6 @@ _logger = logging.getLogger(__name__)
 CHILD_MODULE = "rollmesh.endpoint.models.model_process_child"
 FAILED = "failed "
 """How the child's line begins where the model could not be built; JSON follows."""
-_EXIT_S = 2.0
-"""How long a process that said nothing any more may take to be gone."""
 _GRACE_S = 0.5
 """How long to try to get back to a process of this machine: it is there, or gone."""
 _MOST_BYTES = 1_000_000
@@ -188,14 +186,7 @@ class ModelProcess:
         return line
 
     def _died(self) -> EndpointFault:
-        process = self._process
-        code = None
-        if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(_EXIT_S)
-        how = "said nothing" if code is None else f"exited with code {code}"
-        if code is not None and code < 0:
-            how = f"died of {signal_name(-code)}"
+        how = how_it_ended(self._process) or "said nothing"
         return EndpointFault(
             f"the model's process {how} before it could be reached",
             error_class="ModelProcessDied",

@@ -1,4 +1,4 @@
-"""Processes of our own that hold envs: how they start, and how they end (layer 6).
+"""Processes of our own that hold envs, models or workers: how they start and end (layer 6).
 
 A child is started afresh, never forked, and reads what it is to do from one line of JSON on its
 standard input. It leads its own process group, so that whatever it starts goes with it, and it ends
@@ -24,6 +24,8 @@ from typing import Any
 
 MAIN_NAME = "__rollmesh_main__"
 """What the parent's main script is called in a child."""
+_EXIT_S = 2.0
+"""How long a process that was heard of for the last time may take to be gone."""
 _PR_SET_PDEATHSIG = 1
 _FIRST_HIGH_FD = 10
 
@@ -104,6 +106,17 @@ def let_go(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
+
+
+def how_it_ended(process: subprocess.Popen[bytes] | None) -> str | None:
+    """Return in words how a process ended that went silent; None where it has not ended."""
+    if process is None:
+        return None
+    try:
+        code = process.wait(_EXIT_S)
+    except subprocess.TimeoutExpired:
+        return None
+    return f"died of {signal_name(-code)}" if code < 0 else f"exited with code {code}"
 
 
 def signal_name(number: int) -> str:

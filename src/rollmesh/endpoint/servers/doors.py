@@ -3,8 +3,8 @@
 A door accepts connections and has each one greeted on a thread of its own, so that a slow peer, or
 a TLS handshake, holds up nobody else. How many are greeted at once is bounded.
 
-A transport of another kind is another `Door`: it hands the server connections (`Server.greet`), or
-checks the hello by itself and enters (`Server.check_hello`, `Server.enter`).
+A transport of another kind is another `Door`: it hands its connections to the server's
+`Reception.greet`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from rollmesh.errors import ConnectionLost, InvalidSpec
+from rollmesh.errors import ConnectionLost
 from rollmesh.transport.address import Address
 from rollmesh.transport.connection import Connection, ConnectionOptions
 from rollmesh.transport.dialing import listen
 from rollmesh.transport.listening import Listener, NativeListener
-from rollmesh.transport.security import Peer, peer_of
+from rollmesh.transport.security import Peer, TlsServer, peer_of
 from rollmesh.transport.stream import Wrap
 
 _logger = logging.getLogger(__name__)
@@ -127,24 +127,42 @@ class ListenerDoor:
             self._greeting.release()
 
 
-def private_addresses(asked: Iterable[Address], *, native: bool) -> list[Address]:
+def private_addresses(
+    asked: Iterable[Address], *, native: bool | None, tls: TlsServer | None = None
+) -> list[Address]:
     """Return where a server listens for clients of ours on this machine, beside what was asked for.
 
     That is a private socket file where all addresses speak gRPC, and nothing where one of them is
-    native already, or where this platform has no socket files.
+    native already, or where this platform has no socket files. Clients that must have a
+    certificate could come in there without one, so that it is left out then unless asked for.
 
     Args:
         asked: Where the server was asked to listen.
-        native: Whether it may.
+        native: Whether it may; None where clients need no certificate.
+        tls: TLS of the TCP addresses.
     """
+    may = native if native is not None else tls is None or tls.client_ca is None
     is_only_grpc = all(address.protocol == "grpc" for address in asked)
-    return [PRIVATE] if native and is_only_grpc and hasattr(socket, "AF_UNIX") else []
+    return [PRIVATE] if may and is_only_grpc and hasattr(socket, "AF_UNIX") else []
 
 
-def no_door(address: Address) -> InvalidSpec:
-    """Return the refusal of an address that no transport of a server has."""
-    return InvalidSpec(
-        "address",
-        f"{address} speaks {address.protocol}, which this server does not; listen at "
-        "rollmesh+tcp://, rollmesh+unix:// or mem://",
-    )
+def check_tls(asked: Iterable[Address], tls: TlsServer | None) -> None:
+    """Read the files of TLS, and warn where no address uses them.
+
+    Args:
+        asked: Where a server is about to listen.
+        tls: What it was given; None is nothing.
+
+    Raises:
+        InvalidSpec: A file cannot be read or does not hold what it should.
+    """
+    if tls is None:
+        return
+    tls.context()
+    addresses = list(asked)
+    if not any(address.family == "tcp" for address in addresses):
+        _logger.warning(
+            "tls_unused addresses=%s detail=no TCP address is among them, so that TLS protects "
+            "nothing here; leave it out, or listen at host:port",
+            ", ".join(map(str, addresses)),
+        )

@@ -32,11 +32,15 @@ class EnvPlace:
         supply: Builds the env.
         freed: Called on the thread of the place when it is free again.
         welcome: Welcomes a session that gets this place; raises where its client is gone.
+        refuse: Tells a session why it does not get the place after all.
+        close_timeout_s: How long closing the env may take.
 
     Attributes:
+        index: Number of the place.
         session: The session that has the place, or None.
         is_hung: Whether the env did not come back before a deadline, and still has not.
         wants_new: Whether the env is to be built anew before the next session.
+        closed: Set once the place is stopped and its env closed.
     """
 
     def __init__(
@@ -67,11 +71,6 @@ class EnvPlace:
         """The env; built before the first session."""
         assert self._port is not None  # noqa: S101 - see above
         return self._port
-
-    @property
-    def is_built(self) -> bool:
-        """Whether there is an env."""
-        return self._port is not None
 
     @property
     def capabilities(self) -> frozenset[str]:

@@ -24,31 +24,28 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from rollmesh.endpoint.error_bodies import error, error_body
+from rollmesh.endpoint.error_bodies import Refused, error, error_body
 from rollmesh.endpoint.servers.env_place import EnvPlace
 from rollmesh.endpoint.servers.env_session import EnvSession
 from rollmesh.endpoint.servers.env_supply import EnvSupply
+from rollmesh.endpoint.servers.reception import DRAINING, Service
 from rollmesh.endpoint.servers.server_options import ENV_SESSIONS, ServerOptions
-from rollmesh.endpoint.servers.serving import Server, Service, true_capabilities
-from rollmesh.endpoint.servers.sessions import Arrival, Session
+from rollmesh.endpoint.servers.serving import WELCOME_S, Server, true_capabilities
+from rollmesh.endpoint.servers.sessions import Arrival
 from rollmesh.endpoint.servers.watchdog import now_ns
 from rollmesh.errors import ConnectionLost, InvalidSpec, RollmeshError, WireError
 from rollmesh.ports import EnvContract
 from rollmesh.transport.address import Address
 from rollmesh.transport.connection import Connection
 from rollmesh.wire.contract import decode_contract, encode_contract
-from rollmesh.wire.messages import ErrorBody, Hello, Kind, Message
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from rollmesh.wire.messages import ErrorBody, Kind, Message
 
 _logger = logging.getLogger(__name__)
 
 _LOOK_NS = 100_000_000
-_WELCOME_S = 10.0
 
 
 class EnvServer(Server):
@@ -99,31 +96,17 @@ class EnvServer(Server):
 
     # ------------------------------------------------------------------------- lifecycle
 
-    def serve(self) -> None:
-        self._begin()
+    def _serve_here(self) -> None:
+        place = self._new_place()
+        self._build_first(place)
         try:
-            with contextlib.ExitStack() as stack:
-                if self.options.handle_signals:
-                    stack.enter_context(self._signals)
-                place = self._new_place()
-                self._build_first(place)
-                try:
-                    self._open_doors()
-                except BaseException:
-                    place.end()
-                    raise
-                place.work()
-                self.close()
-                # whoever ends the server closes the other places too
-                self._done.wait(self.options.close_timeout_s)
+            self._open_doors()
         except BaseException:
-            self.close()
+            place.end()
             raise
-        finally:
-            self._left.set()
+        place.work()
 
-    def start(self) -> Self:
-        self._begin()
+    def _build_elsewhere(self) -> None:
         place = self._new_place()
         built = threading.Event()
         failure: list[BaseException] = []
@@ -139,18 +122,9 @@ class EnvServer(Server):
             place.work()
 
         threading.Thread(target=work, name="rollmesh-env-0", daemon=True).start()
-        try:
-            built.wait()
-            if failure:
-                place.closed.set()
-                raise failure[0]  # noqa: TRY301 - of another thread
-            self._open_doors()
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            self._left.set()
-        return self
+        built.wait()
+        if failure:
+            raise failure[0]
 
     def _build_first(self, place: EnvPlace) -> None:
         try:
@@ -188,15 +162,11 @@ class EnvServer(Server):
 
     # --------------------------------------------------------------------------- entering
 
-    def enter(self, arrival: Arrival, hello: Hello) -> ErrorBody | None:
-        with self._lock:
-            known = self._sessions.get(hello.session_id) if hello.session_id else None
-        if known is not None and self._resume(known, arrival):
-            return None
+    def _enter_anew(self, arrival: Arrival) -> ErrorBody | None:
         session = EnvSession(arrival, self.terms, num_envs=self.contract.num_envs)
         with self._lock:
             if self._draining:
-                return ErrorBody(code="draining", message="this server is about to end")
+                return DRAINING
             place = self._free_place()
             if place is not None:
                 self._seat(session, place)
@@ -213,50 +183,22 @@ class EnvServer(Server):
     def _busy(self) -> ErrorBody:
         hung = sum(place.is_hung for place in self._places)
         stuck = f", {hung} of them with an env that does not come back" if hung else ""
-        return ErrorBody(
-            code="busy",
-            error_class="busy",
-            message=(
-                f"all {self._most} places are taken{stuck}, and {len(self._queue)} clients wait; "
-                f"an idle client's place is free after {self.options.idle_timeout_s} s. Try again "
-                "then, or start another server"
-            ),
-            is_recoverable=True,
-            outcome="not_done",
-        )
-
-    def _resume(self, session: Session, arrival: Arrival) -> bool:
-        """Go on with a session over a new connection; False where it is over."""
-        connection = arrival.connection
-        if session.is_ended or session.is_broken:
-            return False
-        welcome = self._full_welcome(session, is_resumed=True)
-        try:
-            self._admit(connection)
-            connection.send(Message(Kind.WELCOME, arrival.request_id, welcome), _WELCOME_S)
-        except RollmeshError as exc:
-            _logger.info("resume_failed session=%s error=%s", session.id, exc)
-            connection.close()
-            return True
-        if not session.attach(connection, arrival.peer):
-            connection.close()
-        _logger.info("session_resumed session=%s client=%s", session.id, arrival.name)
-        return True
+        return Refused(
+            "busy",
+            f"all {self._most} places are taken{stuck}, and {len(self._queue)} clients wait; "
+            f"an idle client's place is free after {self.options.idle_timeout_s} s. Try again "
+            "then, or start another server",
+        ).body
 
     def _admit(self, connection: Connection) -> None:
         contract = self.contract
         connection.framing.bind(
             contract.observation_space.codec, contract.action_space.codec, contract.num_envs
         )
-        connection.admit()
+        super()._admit(connection)
 
-    def _full_welcome(self, session: Session, *, is_resumed: bool = False) -> Any:
-        return self.welcome(
-            session,
-            is_resumed=is_resumed,
-            contract=self._contract_bytes,
-            capabilities=self._capabilities,
-        )
+    def _told(self) -> Mapping[str, Any]:
+        return {"contract": self._contract_bytes, "capabilities": self._capabilities}
 
     # ---------------------------------------------------------------------------- places
 
@@ -291,12 +233,9 @@ class EnvServer(Server):
         """Tell a session's client that it has a place; on the thread of the place."""
         del place
         self._signals.install_again()
-        arrival = session.arrival
-        self._admit(arrival.connection)
-        welcome = self._full_welcome(session)
         with session.door_lock:
             session.is_welcomed = True
-            arrival.connection.send(Message(Kind.WELCOME, arrival.request_id, welcome), _WELCOME_S)
+            self._welcome(session, session.arrival)
         _logger.info("session_begun session=%s client=%s", session.id, session.name)
 
     def _refuse_session(self, session: EnvSession, exc: BaseException) -> None:
@@ -305,7 +244,7 @@ class EnvServer(Server):
         if not isinstance(exc, ConnectionLost):
             body = error_body(exc, where="building the env", is_trusted=session.is_trusted)
             with contextlib.suppress(RollmeshError):
-                arrival.connection.send(error(arrival.request_id, body), _WELCOME_S)
+                arrival.connection.send(error(arrival.request_id, body), WELCOME_S)
         session.end(f"it could not begin: {exc}")
         session.let_go()
 
@@ -325,7 +264,7 @@ class EnvServer(Server):
 
     def _tell_position(self, session: EnvSession, position: int) -> None:
         arrival = session.arrival
-        welcome = self.welcome(session, position=position)
+        welcome = self.reception.welcome(session.id, position=position)
         try:
             with session.door_lock:
                 if not session.is_welcomed:
@@ -341,9 +280,8 @@ class EnvServer(Server):
             self._queue.clear()
         for session in queued:
             arrival = session.arrival
-            body = ErrorBody(code="draining", message="this server is about to end")
             with contextlib.suppress(RollmeshError):
-                arrival.connection.send(error(arrival.request_id, body), 0.1)
+                arrival.connection.send(error(arrival.request_id, DRAINING), 0.1)
             session.end("the server drains")
             session.let_go()
 

@@ -1,14 +1,14 @@
 """The gRPC door of a server: for released peers, and for clients of ours that come through it (6).
 
-Adds itself to `serving.DOORS` when it is imported. Its handshake tells clients of ours where the
-server's native listeners are (`transport/upgrade.py`), and on which machine.
+Its handshake tells clients of ours where the server's native listeners are
+(`transport/upgrade.py`), and on which machine. Importing it loads grpc.
 """
 
 from __future__ import annotations
 
 from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.endpoint.servers.model_server import CAPABILITIES
-from rollmesh.endpoint.servers.serving import DOORS, Server
+from rollmesh.endpoint.servers.serving import Server
 from rollmesh.transport.address import Address
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.grpc_listener import GrpcListener
@@ -63,7 +63,7 @@ class GrpcDoor:
     def describe(self, hello: Hello) -> Welcome | ErrorBody:
         """Return what is served, or why the client is refused."""
         server = self._server
-        refused = server.check_hello(hello)
+        refused = server.reception.check(hello)
         if refused is not None:
             return refused
         contract, capabilities = _described(server)
@@ -78,7 +78,7 @@ class GrpcDoor:
 
     def join(self, connection: Connection, peer: Peer) -> None:
         """Greet a client."""
-        self._server.greet(connection, peer)
+        self._server.reception.greet(connection, peer)
 
     def shutdown(self, request: Shutdown) -> ShutdownReply:
         """End the server where the options allow clients to."""
@@ -101,6 +101,3 @@ def _described(server: Server) -> tuple[bytes, dict[str, str]]:
     if isinstance(server, EnvServer):
         return encode_contract(server.contract), server.capabilities
     return b"", CAPABILITIES
-
-
-DOORS["grpc"] = GrpcDoor

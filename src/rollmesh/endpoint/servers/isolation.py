@@ -24,9 +24,9 @@ from rollmesh.endpoint.envs.contracts import contract_difference
 from rollmesh.endpoint.error_bodies import PROCESS_DIED
 from rollmesh.endpoint.servers.child_process import (
     MAIN_NAME,
+    how_it_ended,
     kill_group,
     outwait,
-    signal_name,
     spawn,
 )
 from rollmesh.endpoint.servers.server_options import ServerOptions
@@ -47,8 +47,6 @@ from rollmesh.wire.metadata import encode_map
 _logger = logging.getLogger(__name__)
 
 CHILD_MODULE = "rollmesh.endpoint.servers.isolated_child"
-_EXIT_S = 2.0
-"""How long a process that closed its end may take to be gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,20 +250,11 @@ class IsolatedEnv:
 
     def _died(self, where: str) -> EndpointFault:
         """Return what the end of the process means, once it is gone."""
-        was_killed, process = self._was_killed, self._process
-        code = None
-        if process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(_EXIT_S)
+        was_killed = self._was_killed
+        how = how_it_ended(self._process) or "closed its connection"
         self._end(0.0)
         if was_killed:
             how = "was killed here, as it did not come back in time"
-        elif code is None:
-            how = "closed its connection"
-        elif code < 0:
-            how = f"died of {signal_name(-code)}"
-        else:
-            how = f"exited with code {code}"
         return EndpointFault(
             f"the env's process {how} in {where}; the next reset starts another one",
             error_class=PROCESS_DIED,

@@ -11,33 +11,30 @@ a thread per route instead.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from rollmesh.endpoint.calling_thread import CallingThread
+from rollmesh.endpoint.error_bodies import Refused
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.servers.model_session import ModelHome, ModelSession
 from rollmesh.endpoint.servers.model_supply import ModelSupply
+from rollmesh.endpoint.servers.reception import DRAINING, Service
 from rollmesh.endpoint.servers.server_options import MOST_SESSIONS, ServerOptions
-from rollmesh.endpoint.servers.serving import Server, Service, true_capabilities
-from rollmesh.endpoint.servers.sessions import Arrival, Session
+from rollmesh.endpoint.servers.serving import Server, true_capabilities
+from rollmesh.endpoint.servers.sessions import Arrival
 from rollmesh.errors import RollmeshError
 from rollmesh.ports import EnvContract, ModelPort
 from rollmesh.transport.address import Address
 from rollmesh.wire.dialect import PREDICT_PER_LANE
-from rollmesh.wire.messages import ErrorBody, Hello, Kind, Message
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from rollmesh.wire.messages import ErrorBody
 
 _logger = logging.getLogger(__name__)
 
 CONCURRENT_PREDICT = "concurrent_predict"
 """Capability: several predicts may be under way at once."""
-_WELCOME_S = 10.0
 CAPABILITIES = true_capabilities([CONCURRENT_PREDICT, PREDICT_PER_LANE])
 
 
@@ -69,40 +66,22 @@ class ModelServer(Server):
 
     # ------------------------------------------------------------------------- lifecycle
 
-    def serve(self) -> None:
-        self._begin()
+    def _serve_here(self) -> None:
         thread = CallingThread("rollmesh-model")
-        try:
-            with contextlib.ExitStack() as stack:
-                if self.options.handle_signals:
-                    stack.enter_context(self._signals)
-                self._use(thread)
-                self._supply.build()
-                self._signals.install_again()
-                self._open_doors()
-                thread.run()
-                self.close()
-                self._done.wait(self.options.close_timeout_s)
-        except BaseException:
-            thread.abandon()
-            self.close()
-            raise
-        finally:
-            self._left.set()
+        self._use(thread)
+        self._supply.build()
+        self._signals.install_again()
+        self._open_doors()
+        thread.run()
 
-    def start(self) -> Self:
-        self._begin()
+    def _build_elsewhere(self) -> None:
         thread = OwnThread("rollmesh-model")
-        self._left.set()
-        try:
-            self._use(thread)
-            thread.call(self._supply.build, None, "building the model")
-            self._open_doors()
-        except BaseException:
-            thread.abandon()
-            self.close()
-            raise
-        return self
+        self._use(thread)
+        thread.call(self._supply.build, None, "building the model")
+
+    def _give_up(self) -> None:
+        if self._home is not None:
+            self._home.thread.abandon()
 
     def _use(self, thread: OwnThread) -> None:
         self._home = ModelHome(thread, self._open_port, is_thread_safe=self.options.thread_safe)
@@ -140,25 +119,15 @@ class ModelServer(Server):
 
     # --------------------------------------------------------------------------- entering
 
-    def enter(self, arrival: Arrival, hello: Hello) -> ErrorBody | None:
+    def _enter_anew(self, arrival: Arrival) -> ErrorBody | None:
         home = self._home
         assert home is not None  # noqa: S101 - set before the doors open
-        with self._lock:
-            known = self._sessions.get(hello.session_id) if hello.session_id else None
-        if known is not None and self._welcome_session(known, arrival, is_resumed=True):
-            return None
         session = ModelSession(arrival, self.terms, home)
         with self._lock:
             if self._draining:
-                return ErrorBody(code="draining", message="this server is about to end")
+                return DRAINING
             if len(self._sessions) >= self._most:
-                return ErrorBody(
-                    code="busy",
-                    error_class="busy",
-                    message=f"all {self._most} places are taken; try again later",
-                    is_recoverable=True,
-                    outcome="not_done",
-                )
+                return Refused("busy", f"all {self._most} places are taken; try again later").body
             self._sessions[session.id] = session
         threading.Thread(
             target=self._read_for, args=(session,), name="rollmesh-model-session", daemon=True
@@ -167,32 +136,14 @@ class ModelServer(Server):
 
     def _read_for(self, session: ModelSession) -> None:
         try:
-            if self._welcome_session(session, session.arrival):
-                session.serve()
-            else:
-                session.let_go()
+            self._welcome(session, session.arrival)
+        except RollmeshError as exc:
+            _logger.info("welcome_failed session=%s error=%s", session.id, exc)
+            session.let_go()
+        else:
+            session.serve()
         finally:
             self._forget(session)
 
-    def _welcome_session(
-        self, session: Session, arrival: Arrival, *, is_resumed: bool = False
-    ) -> bool:
-        """Tell a client that it has a session; False where that session is over."""
-        connection = arrival.connection
-        if session.is_ended or session.is_broken:
-            return False
-        welcome = self.welcome(
-            session,
-            is_resumed=is_resumed,
-            capabilities=CAPABILITIES,
-        )
-        try:
-            connection.admit()
-            connection.send(Message(Kind.WELCOME, arrival.request_id, welcome), _WELCOME_S)
-        except RollmeshError as exc:
-            _logger.info("welcome_failed session=%s error=%s", session.id, exc)
-            connection.close()
-            return is_resumed
-        if is_resumed and not session.attach(connection, arrival.peer):
-            connection.close()
-        return True
+    def _told(self) -> Mapping[str, Any]:
+        return {"capabilities": CAPABILITIES}

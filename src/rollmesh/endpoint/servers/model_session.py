@@ -247,9 +247,12 @@ class ModelSession(Session):
 
         def opened(result: Any) -> None:
             if isinstance(result, BaseException):
-                if isinstance(result, InvalidSpec):
-                    result = EndpointFault(
-                        str(result), error_class="InvalidSpec", outcome="not_done"
+                if isinstance(result, InvalidSpec):  # nothing failed: it is no model for this env
+                    result = Refused(
+                        "invalid_request",
+                        str(result),
+                        is_recoverable=False,
+                        error_class=InvalidSpec.__name__,
                     )
                 self._answer(message.request_id, result, "model.resolve")
                 return

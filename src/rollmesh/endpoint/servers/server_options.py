@@ -60,10 +60,12 @@ class ServerOptions:
         allow_remote_shutdown: Whether clients may end the server.
         token: The secret that clients must know; None is the environment's (`ROLLMESH_TOKEN`,
             `ROLLMESH_TOKEN_FILE`), and without one there none is asked for.
-        tls: TLS of the TCP addresses; None is the environment's (`ROLLMESH_TLS_CERT`, …).
+        tls: TLS of the TCP addresses; its files are checked wherever the server listens. None is
+            the environment's (`ROLLMESH_TLS_CERT`, …).
         insecure_plaintext: Allow addresses that strangers can reach without TLS and token.
         native: Whether a server with gRPC addresses only also listens at a private socket file, to
-            which rollmesh clients on this machine change over.
+            which rollmesh clients of this user change over; None: unless TLS asks clients for
+            certificates (`TlsServer.client_ca`), which nobody needs at that file.
         expose_tracebacks: Tell every client the tracebacks of env and model; else only those of
             the same user on this machine.
         conformance: What happens to values outside their space: `warn`, `strict` or `off`.
@@ -96,7 +98,7 @@ class ServerOptions:
     token: str | Token | None = None
     tls: TlsServer | None = None
     insecure_plaintext: bool = False
-    native: bool = True
+    native: bool | None = None
     expose_tracebacks: bool = False
     conformance: Policy = "warn"
     num_envs: int | None = None

@@ -5,57 +5,45 @@ life: `start()` or `serve()`, clients come and go, `drain()` (no new clients; se
 `close()`. It is a context manager, and can be ended by SIGTERM, SIGINT, or, where the options allow
 it, by a client.
 
-Hooks for other transports: `check_hello` says why a client is refused, `enter` gives it a session.
-Neither knows a socket.
+Where it listens is in `door_set.py`, what is said to whoever comes in `reception.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
-import platform
 import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import rollmesh
-from rollmesh.endpoint.error_bodies import error
-from rollmesh.endpoint.servers.doors import Door, ListenerDoor, no_door, private_addresses
+from rollmesh.endpoint.servers.door_set import DoorSet
 from rollmesh.endpoint.servers.lifecycle import Readiness, Signals
+from rollmesh.endpoint.servers.reception import Reception, Service, one_line
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.endpoint.servers.sessions import Arrival, Session, Terms
 from rollmesh.endpoint.servers.watchdog import Watchdog, now_ns
 from rollmesh.errors import InvalidSpec, RollmeshError
-from rollmesh.transport.address import LONGEST_UNIX_PATH, Address, parse_address
+from rollmesh.transport.address import Address
 from rollmesh.transport.connection import Connection
-from rollmesh.transport.security import Peer, check_bind, server_wrap
-from rollmesh.wire.handshake import EDITION, EDITIONS
-from rollmesh.wire.messages import GENERATION, ErrorBody, Hello, Kind, Welcome
+from rollmesh.wire.messages import ErrorBody, Hello, Kind, Message
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _logger = logging.getLogger(__name__)
 
-HELLO_S = 10.0
-"""How long a client may take to say who it is."""
+WELCOME_S = 10.0
+"""How long a client may take to hear that it is welcome, or why not."""
 _IDLE_S = 1.0
 """A draining server ends sessions that have asked for nothing for so long."""
 _LOOK_S = 0.02
 _FORCED_EXIT = 1
 _RETURN_S = 0.5
 """How long `serve()` may take to return once all is closed."""
-
-Service = Literal["env", "model"]
-DOORS: dict[str, Callable[[Server, Address], Door]] = {}
-"""Makes the door of a protocol. A transport that is added later adds itself here."""
 
 
 class Server(ABC):
@@ -68,6 +56,8 @@ class Server(ABC):
     Attributes:
         options: How.
         readiness: Tells whoever started it that it is ready.
+        reception: Receives its clients.
+        terms: What its sessions share.
     """
 
     service: ClassVar[Service]
@@ -79,24 +69,14 @@ class Server(ABC):
     ) -> None:
         _check_options(options)
         self.options = (options or ServerOptions()).with_environment()
-        given: list[Any] = [address]
-        if isinstance(address, Sequence) and not isinstance(address, str):
-            given = list(address)
-        if not given:
-            raise InvalidSpec("address", "wants at least one")
-        self._asked = [
-            _absolute(one if isinstance(one, Address) else parse_address(one, "bind"))
-            for one in given
-        ]
-        for asked in self._asked:
-            check_bind(
-                asked,
-                token=self.options.secret,
-                tls=self.options.tls,
-                insecure_plaintext=self.options.insecure_plaintext,
-            )
+        self._doors = DoorSet(self, address)
         self.readiness = Readiness(self.options.ready_fd, self.options.ready_file)
-        self._doors: list[Door] = []
+        self.reception = Reception(
+            self.service,
+            self.options.secret,
+            is_draining=lambda: self._draining,
+            enter=self.enter,
+        )
         self._watchdog = Watchdog(f"rollmesh-{self.service}-watchdog")
         self.terms = Terms(
             options=self.options, watchdog=self._watchdog, ask_shutdown=self.ask_shutdown
@@ -108,6 +88,7 @@ class Server(ABC):
         self._draining = False
         self._closing = False
         self._done = threading.Event()
+        self._left = threading.Event()  # `serve()` has returned
         self._idle_since_ns = now_ns()
         self._signals = Signals(self._on_signal)
 
@@ -116,14 +97,15 @@ class Server(ABC):
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where it listens, read back: with real ports and paths. Known once it has started."""
-        return tuple([str(door.address) for door in self._doors])
+        return self._doors.addresses
 
     @property
     def address(self) -> str:
         """The first address; known once it has started."""
-        if not self._doors:
+        addresses = self.addresses
+        if not addresses:
             raise RuntimeError("the server has not started")
-        return self.addresses[0]
+        return addresses[0]
 
     # --------------------------------------------------------------------------- health
 
@@ -143,17 +125,50 @@ class Server(ABC):
 
     # ------------------------------------------------------------------------- lifecycle
 
-    @abstractmethod
     def serve(self) -> None:
         """Serve until somebody ends it; env or model live on the calling thread.
 
         On the main thread SIGTERM and SIGINT drain and end the server, and this returns; the
         second one ends the process at once.
         """
+        self._begin()
+        try:
+            with self._signals if self.options.handle_signals else contextlib.nullcontext():
+                self._serve_here()
+                self.close()
+                # where another thread has begun to close
+                self._done.wait(self.options.close_timeout_s)
+        except BaseException:
+            self._give_up()
+            self.close()
+            raise
+        finally:
+            self._left.set()
 
-    @abstractmethod
     def start(self) -> Self:
         """Serve on other threads; returns once clients are served."""
+        self._begin()
+        try:
+            self._build_elsewhere()
+            self._open_doors()
+        except BaseException:
+            self._give_up()
+            self.close()
+            raise
+        finally:
+            self._left.set()
+        return self
+
+    @abstractmethod
+    def _serve_here(self) -> None:
+        """Build, open the doors and work on the calling thread, until the server is ended."""
+
+    @abstractmethod
+    def _build_elsewhere(self) -> None:
+        """Build on the thread that is going to work; returns once that is done."""
+
+    def _give_up(self) -> None:  # noqa: B027 - not every server has a thread to leave
+        """Leave a thread behind that did not get as far as serving."""
 
     @abstractmethod
     def _stop(self) -> None:
@@ -192,7 +207,7 @@ class Server(ABC):
             "draining service=%s sessions=%d reason=%s",
             self.service,
             self.sessions,
-            _one_line(reason),
+            one_line(reason),
         )
         self._refuse_queued()
         expiry = None if limit_s is None else time.monotonic() + limit_s
@@ -224,8 +239,7 @@ class Server(ABC):
         if not first:
             self._done.wait(self.options.close_timeout_s)
             return
-        for door in self._doors:
-            door.close()
+        self._doors.close()
         self._refuse_queued()
         self._finish_requests()
         with self._lock:
@@ -263,49 +277,20 @@ class Server(ABC):
 
         Raises:
             ListenFailed: One of them is in use or cannot be bound; none is bound then.
-            InvalidSpec: No transport of ours listens there, or the word that the server is ready
-                could not be passed on.
+            InvalidSpec: A file of TLS cannot be used, or the word that the server is ready could
+                not be passed on.
         """
         with self._lock:
             if self._begun or self._closing:
                 raise RuntimeError("a server can be started once")
             self._begun = True
         self.readiness.check()
-        try:
-            for asked in self._asked:
-                self._doors.append(self._door(asked))
-            for private in private_addresses(self._asked, native=self.options.native):
-                self._try_door(private)
-        except BaseException:
-            for door in self._doors:
-                door.close()
-            raise
-
-    def _door(self, address: Address) -> Door:
-        if address.protocol == "grpc":
-            # adds itself; loads grpc
-            import rollmesh.endpoint.servers.grpc_door  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        make = DOORS.get(address.protocol)
-        if make is not None:
-            return make(self, address)
-        if address.protocol not in ("native", "memory"):
-            raise no_door(address)
-        options = self.options
-        wrap = None if options.tls is None or address.family != "tcp" else server_wrap(options.tls)
-        return ListenerDoor(address, self.greet, options=options.connection, wrap=wrap)
-
-    def _try_door(self, address: Address) -> None:
-        """Listen at an address that nobody asked for: a server does without it where it cannot."""
-        try:
-            self._doors.append(self._door(address))
-        except OSError as exc:  # ListenFailed is one
-            _logger.warning("no_native_address detail=%s; clients stay with gRPC", exc)
+        self._doors.bind()
 
     def _open_doors(self) -> None:
         self._idle_since_ns = now_ns()
         self._watchdog.watch(self)
-        for door in self._doors:
-            door.open()
+        self._doors.open()
         self._is_open = True
         _logger.info("serving service=%s addresses=%s", self.service, ", ".join(self.addresses))
         self.readiness.ready(self.addresses)
@@ -324,9 +309,7 @@ class Server(ABC):
 
     def _exit_now(self, code: int) -> None:
         """End the process at once; nothing of ours is left behind."""
-        for door in self._doors:
-            with contextlib.suppress(Exception):
-                door.close()
+        self._doors.close()
         self.readiness.stopped()
         self._abort()
         os._exit(code)
@@ -334,87 +317,58 @@ class Server(ABC):
     def _abort(self) -> None:  # noqa: B027 - not every server has processes
         """Kill what would outlive the process."""
 
-    @functools.cached_property
-    def _left(self) -> threading.Event:
-        """Set when `serve()` has returned."""
-        return threading.Event()
+    # -------------------------------------------------------------------------- entering
 
-    # -------------------------------------------------------------------------- handshake
-
-    def greet(self, connection: Connection, peer: Peer) -> None:
-        """Receive the hello of a connection, and let its client in or refuse it.
-
-        Args:
-            connection: A new one, which takes small messages only.
-            peer: How close the other end is.
-        """
-        try:
-            message = connection.receive(HELLO_S)
-            hello = message.body
-            if message.kind is not Kind.HELLO or not isinstance(hello, Hello):
-                body = ErrorBody(code="unauthenticated", message="the first message must be HELLO")
-                refused: ErrorBody | None = body
-            else:
-                refused = self.check_hello(hello)
-            if refused is not None:
-                connection.send(error(message.request_id, refused), HELLO_S)
-                connection.close()
-                return
-        except RollmeshError as exc:
-            _logger.info("no_hello client=%s error=%s", connection.address, exc)
-            connection.close()
-            return
-        name = hello.peer.get("host", "") + ":" + hello.peer.get("process", "")
-        arrival = Arrival(
-            connection=connection,
-            request_id=message.request_id,
-            peer=peer,
-            name=_one_line(f"{connection.address} {name}"[:200]),
-        )
-        refused = self.enter(arrival, hello)
-        if refused is not None:
-            with contextlib.suppress(RollmeshError):
-                connection.send(error(message.request_id, refused), HELLO_S)
-            connection.close()
-
-    def check_hello(self, hello: Hello) -> ErrorBody | None:
-        """Return why a client is refused, or None. The token comes first."""
-        secret = self.options.secret
-        if secret is not None and not secret.matches(hello.token):
-            return _refusal("unauthenticated", "the token is missing or wrong")
-        if hello.generation != GENERATION:
-            return _refusal(
-                "incompatible",
-                f"this server speaks {GENERATION}, the client {hello.generation[:80]!r}; use "
-                "versions of both that share a generation",
-            )
-        if hello.service != self.service:
-            return _refusal(
-                "incompatible",
-                f"this address serves {_a(self.service)}, the client wants "
-                f"{_a(hello.service[:80])}; check which address is which",
-            )
-        if self._draining:
-            return _refusal("draining", "this server is about to end", is_recoverable=True)
-        return None
-
-    @abstractmethod
     def enter(self, arrival: Arrival, hello: Hello) -> ErrorBody | None:
         """Give a client that was checked its session, old or new; return why not, or None.
 
         Everything further, WELCOME included, goes over the arrival's connection.
         """
+        with self._lock:
+            known = self._sessions.get(hello.session_id) if hello.session_id else None
+        if known is not None and self._resume(known, arrival):
+            return None
+        return self._enter_anew(arrival)
 
-    def welcome(self, session: Session, **given: Any) -> Welcome:
-        """Return the welcome of a session."""
-        return Welcome(
-            generation=GENERATION,
-            session_id=session.id,
-            editions=EDITIONS,
-            preferred_edition=EDITION,
-            peer=_who_we_are(f"rollmesh-{self.service}"),
-            **given,
-        )
+    @abstractmethod
+    def _enter_anew(self, arrival: Arrival) -> ErrorBody | None:
+        """Give a client a new session; return why not, or None."""
+
+    def _resume(self, session: Session, arrival: Arrival) -> bool:
+        """Go on with a session over a new connection; False where it is over."""
+        if session.is_ended or session.is_broken:
+            return False
+        connection = arrival.connection
+        try:
+            self._welcome(session, arrival, is_resumed=True)
+        except RollmeshError as exc:
+            _logger.info("resume_failed session=%s error=%s", session.id, exc)
+            connection.close()
+            return True
+        if not session.attach(connection, arrival.peer):
+            connection.close()
+        _logger.info("session_resumed session=%s client=%s", session.id, arrival.name)
+        return True
+
+    def _welcome(self, session: Session, arrival: Arrival, *, is_resumed: bool = False) -> None:
+        """Tell a client that it has a session, and take its requests.
+
+        Raises:
+            ConnectionLost: It is gone.
+            TransportTimeout: It did not take it in time.
+        """
+        self._admit(arrival.connection)
+        welcome = self.reception.welcome(session.id, is_resumed=is_resumed, **self._told())
+        message = Message(Kind.WELCOME, arrival.request_id, welcome)
+        arrival.connection.send(message, WELCOME_S)
+
+    def _admit(self, connection: Connection) -> None:
+        """Accept messages of full size."""
+        connection.admit()
+
+    @abstractmethod
+    def _told(self) -> Mapping[str, Any]:
+        """Return what clients are told of what is served: fields of `Welcome`."""
 
     # --------------------------------------------------------------------------- watching
 
@@ -449,50 +403,6 @@ def _check_options(options: object) -> None:
         raise InvalidSpec("options", f"wants ServerOptions or None, got {options!r:.100}")
 
 
-def _refusal(code: str, message: str, *, is_recoverable: bool = False) -> ErrorBody:
-    return ErrorBody(
-        code=code,
-        error_class=code,
-        message=message,
-        is_recoverable=is_recoverable,
-        outcome="not_done",
-    )
-
-
 def true_capabilities(names: Iterable[str]) -> dict[str, str]:
     """Return capabilities as a WELCOME carries them."""
     return dict.fromkeys(sorted(names), "true")
-
-
-def _absolute(address: Address) -> Address:
-    """Return an address that means the same when an env changes the working directory.
-
-    A path that would be too long for a socket then stays as it was given.
-    """
-    if address.family != "unix" or not address.path:
-        return address
-    path = str(Path(address.path).absolute())
-    if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
-        return address
-    return replace(address, path=path)
-
-
-def _one_line(text: str) -> str:
-    """Return a peer's words without what could pass for another line of a log."""
-    return "".join([letter if letter.isprintable() else "?" for letter in text])
-
-
-def _a(service: str) -> str:
-    return f"an {service}" if service[:1] in "aeiou" else f"a {service}"
-
-
-@functools.cache
-def _who_we_are(component: str) -> dict[str, str]:
-    return {
-        "component": component,
-        "package_version": rollmesh.__version__,
-        "language": "python",
-        "language_version": platform.python_version(),
-        "host": platform.node(),
-        "process": str(os.getpid()),
-    }

@@ -165,7 +165,7 @@ class Session:
         self.end_reason = ""
         self.name = arrival.name
         self.arrival = arrival
-        self.is_trusted = self._trusts(arrival)
+        self.is_trusted = self._trusts(arrival.peer)
         self._answers: set[int] = set()
         self._lock = threading.Lock()
         self._connection: Connection | None = arrival.connection
@@ -178,8 +178,9 @@ class Session:
             Kind.CANCEL: self._cancel,
         }
 
-    def _trusts(self, arrival: Arrival) -> bool:
-        return self.options.expose_tracebacks or arrival.peer is Peer.SAME_USER
+    def _trusts(self, peer: Peer) -> bool:
+        """Return whether a peer may see tracebacks."""
+        return self.options.expose_tracebacks or peer is Peer.SAME_USER
 
     @property
     def is_idle(self) -> bool:
@@ -401,7 +402,7 @@ class Session:
                 return False
             old, self._connection = self._connection, connection
             self.detached_ns = 0
-            self.is_trusted = self.options.expose_tracebacks or peer is Peer.SAME_USER
+            self.is_trusted = self._trusts(peer)
             self._arrivals.put(connection)
         if old is not None:
             old.shutdown("the session goes on over another connection")

@@ -28,6 +28,10 @@ episode. `kills_process` and `segfaults` take the whole process with them: run t
 in a process of its own.
 """
 
+# values of unknown origin, and numpy's stubs, leave types partly unknown:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from typing import Any

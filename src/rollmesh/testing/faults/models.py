@@ -23,6 +23,10 @@ Calls are counted from 1 over the whole life of the model. `kills_process` and `
 whole process with them: run them behind a server in a process of its own.
 """
 
+# values of unknown origin, and numpy's stubs, leave types partly unknown:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import functools

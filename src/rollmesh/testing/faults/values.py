@@ -3,6 +3,10 @@
 Works on arrays, numbers, dicts and tuples of them, as Gymnasium's spaces make them.
 """
 
+# values of unknown origin, and numpy's stubs, leave types partly unknown:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import threading

@@ -38,6 +38,7 @@ class ReportData:
         lanes_per_worker: Lanes of one worker process; None where lanes have no processes.
         lost: Attempts that came to nothing and were made again, or were the last.
         identity: What the run was, if it was kept.
+        ended_at: When episodes ended, by their place in the plan, in seconds since 1970.
     """
 
     name: str
@@ -46,6 +47,7 @@ class ReportData:
     lanes_per_worker: int | None = None
     lost: tuple[LostAttempt, ...] = ()
     identity: RunIdentity | None = None
+    ended_at: Mapping[int, float] = field(default_factory=dict[int, float])
 
     @classmethod
     def from_run(cls, run: StoredRun, name: str | None = None) -> ReportData:
@@ -70,6 +72,7 @@ class ReportData:
                 for attempt in run.failed_attempts
             ),
             identity=run.identity,
+            ended_at=run.ended_at,
         )
 
     @cached_property
@@ -89,8 +92,8 @@ class ReportData:
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """When each episode ran, by start; episodes whose id tells no time are left out."""
-        spans = (span_of(episode) for episode in self.result.episodes)
+        """When each episode ran, by start; episodes that tell no time are left out."""
+        spans = (span_of(one, self.ended_at.get(one.index)) for one in self.result.episodes)
         return tuple(sorted((s for s in spans if s is not None), key=lambda s: s.start_s))
 
     @cached_property
@@ -169,12 +172,19 @@ def outcome_of(episode: EpisodeResult) -> Outcome:
     return "success" if episode.success else "failure"
 
 
-def span_of(episode: EpisodeResult) -> Span | None:
-    """Return when an episode ran: its id (UUIDv7) was minted when it started."""
+def span_of(episode: EpisodeResult, ended_at: float | None = None) -> Span | None:
+    """Return when an episode ran, from its reset's reply to its last one; None where unknown.
+
+    Where its end was not kept it began when its id (UUIDv7) was minted, which is when a lane took
+    it, before the reset.
+    """
     digits = episode.episode_id.replace("-", "")
-    if not _UUID7.fullmatch(digits):
+    if ended_at is not None:
+        start_s = ended_at - max(0.0, episode.duration_s)
+    elif _UUID7.fullmatch(digits):
+        start_s = (int(digits[:12], 16) + int(digits[13:16], 16) / 4096) / 1000
+    else:
         return None
-    start_s = (int(digits[:12], 16) + int(digits[13:16], 16) / 4096) / 1000
     return Span(
         lane=episode.env_index,
         index=episode.index,

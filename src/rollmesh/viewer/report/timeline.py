@@ -1,7 +1,8 @@
 """The timeline of a run: what each lane did, when (SVG).
 
-Times come from episode ids and durations. Long stretches in which nothing ran, as between a crash
-and the start that resumed the run, are cut short and marked.
+Times come from when an episode ended and how long it took; a reset, and the time in which a worker
+builds its env, are no part of it. Long stretches in which nothing ran, as between a crash and the
+start that resumed the run, are cut short and marked.
 """
 
 from __future__ import annotations
