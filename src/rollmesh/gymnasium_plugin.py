@@ -24,7 +24,7 @@ def register() -> None:
     """Register `rollmesh/Remote-v0`, for `make` and `make_vec`; again does nothing."""
     if ENV_ID in gymnasium.registry:
         return
-    gymnasium.register(  # pyright: ignore[reportUnknownMemberType]
+    gymnasium.register(  # pyright: ignore[reportUnknownMemberType] - the stub
         ENV_ID,
         entry_point="rollmesh.endpoint.clients.remote_env:RemoteEnv",
         vector_entry_point="rollmesh.endpoint.clients.remote_vector_env:RemoteVectorEnv",

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from rollmesh.endpoint.clients import client_dialing
 from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Door
 from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.clients.client_session import ClientSession
@@ -15,6 +16,8 @@ from rollmesh.endpoint.clients.env_client import connect_env
 from rollmesh.endpoint.envs.gym_env import GymEnvPort
 from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, SessionLost
 from rollmesh.limits import Limits
+from rollmesh.testing.faults.plans import LinkFaults, PipeFaults
+from rollmesh.testing.faults.proxy import FaultProxy
 from rollmesh.transport.address import parse_address
 from rollmesh.wire.messages import GENERATION, ErrorBody, Kind, Message, Welcome
 from tests.unit.env_toys import Count, observations, reset_request, step_request
@@ -430,3 +433,17 @@ def test_open_after_interrupt_is_interrupted():
     session.interrupt()
     with pytest.raises(EndpointFault, match="was interrupted"):
         session.open(5.0)
+
+
+def test_a_server_that_gives_no_welcome_is_asked_anew_before_the_time_is_over(monkeypatch):
+    monkeypatch.setattr(client_dialing, "_FIRST_HELLO_S", 0.05)
+    silent = LinkFaults(up=PipeFaults(at_byte=0, then="stall"))
+    with (
+        ToyServer(GymEnvPort(Count()), "rollmesh+tcp://127.0.0.1:0") as tcp,
+        FaultProxy(tcp.address, lambda number: LinkFaults() if number else silent) as proxy,
+    ):
+        door = Door(parse_address(proxy.address), "env", OPTIONS)
+        opened = door.open("", 9.0)
+        assert opened.welcome.is_compatible
+        assert len(proxy.links) == 2
+        opened.connection.close()

@@ -100,6 +100,7 @@ def _what(space: Space) -> str:
     more = ""
     match space:
         case Box() | MultiDiscrete():
+            # numpy's stub leaves the name's type open
             more = f" {space.dtype.name} {space.shape}"  # pyright: ignore[reportUnknownMemberType]
         case MultiBinary():
             more = f" {space.shape}"

@@ -1,9 +1,5 @@
 """Checks a vector env: batches, flags, seeds per lane, and autoreset as declared (layer 7)."""
 
-# values of unknown origin, and numpy's stubs, leave types partly unknown:
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -13,9 +9,11 @@ import numpy as np
 from rollmesh.errors import InvalidValue
 from rollmesh.spaces.conformance import Checker
 from rollmesh.spaces.gymnasium import to_gymnasium
-from rollmesh.testing.playing import Broken, kind, told
+from rollmesh.testing.playing import Broken, is_step_answer, kind, told
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rollmesh.spaces.space import Space
     from rollmesh.testing.findings import CheckReport
 
@@ -59,7 +57,7 @@ class _VectorCheck:
 
     def mode(self) -> str:
         """Return the declared autoreset mode's name."""
-        metadata = getattr(self._env, "metadata", None) or {}
+        metadata: Mapping[str, Any] = getattr(self._env, "metadata", None) or {}
         declared = metadata.get("autoreset_mode")
         name = str(getattr(declared, "name", declared))
         if name not in _MODES:
@@ -175,14 +173,14 @@ class _VectorCheck:
         except Exception as exc:
             self._report.fail("step", f"raised {told(exc)} on actions of its own space")
             raise Broken from exc
-        if not isinstance(answer, tuple) or len(answer) != 5:  # noqa: PLR2004 - as in Gymnasium
+        if not is_step_answer(answer):
             self._report.fail("step", f"returned {kind(answer)} where five values are wanted")
             raise Broken
         return answer
 
     def _step(self) -> tuple[list[bytes], Any, Any]:
         observation, rewards, terminated, truncated, info = self._call_step()
-        if np.shape(rewards) != (self._n,):
+        if np.shape(rewards) != (self._n,):  # pyright: ignore[reportUnknownMemberType] - the stub
             self._report.fail("reward", f"is {kind(rewards)} where shape ({self._n},) is wanted")
         ended = self._flags("terminated", terminated) | self._flags("truncated", truncated)
         return self._rows(observation), ended, info

@@ -4,17 +4,13 @@ Works on the user's own object, without ports or runtime, so that it sees what t
 over: reused buffers, odd flags, foreign infos.
 """
 
-# values of unknown origin, and numpy's stubs, leave types partly unknown:
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
@@ -113,7 +109,7 @@ class Player:
             hint = "; it must take seed and options" if isinstance(exc, TypeError) else ""
             self._report.fail("reset", f"reset(seed={seed}) raised {told(exc)}{hint}")
             raise Broken from exc
-        if not isinstance(answer, tuple) or len(answer) != 2:  # noqa: PLR2004 - (observation, info)
+        if not is_reset_answer(answer):
             self._report.fail(
                 "reset", f"reset returned {kind(answer)} where (observation, info) is wanted"
             )
@@ -130,7 +126,7 @@ class Player:
         except (Exception, SystemExit) as exc:
             self._report.fail("step", f"step {t} raised {told(exc)} on an action of its own space")
             raise Broken from exc
-        if not isinstance(answer, tuple) or len(answer) != 5:  # noqa: PLR2004 - as in Gymnasium
+        if not is_step_answer(answer):
             self._report.fail(
                 "step",
                 f"step returned {kind(answer)} where (observation, reward, terminated, truncated, "
@@ -176,7 +172,7 @@ class Player:
 
     def _reward(self, reward: Any) -> float:
         try:
-            value = float(np.asarray(reward, dtype=np.float64).reshape(()))
+            value = np.asarray(reward, dtype=np.float64).item()
         except (TypeError, ValueError) as exc:
             self._report.fail("reward", f"is {kind(reward)} where a single number is wanted")
             raise Broken from exc
@@ -188,7 +184,7 @@ class Player:
 
     def _flag(self, name: str, value: Any) -> bool:
         if isinstance(value, (bool, np.bool_)):
-            return bool(value)
+            return bool(cast("bool", value))
         if np.ndim(value) == 0 and not isinstance(value, str) and value in (0, 1):
             self._report.warn(
                 "flags", f"{name} is {kind(value)}; it is read as a bool, return bool(…)"
@@ -201,7 +197,18 @@ class Player:
         if not isinstance(info, Mapping):
             self._report.fail("info", f"{where} returned {kind(info)} as info; a dict is wanted")
             return
-        carry(dict(info), lambda path, detail: self._report.warn("info", f"{path}: {detail}"))
+        given = dict(cast("Mapping[str, Any]", info))
+        carry(given, lambda path, detail: self._report.warn("info", f"{path}: {detail}"))
+
+
+def is_reset_answer(answer: object) -> TypeGuard[tuple[Any, Any]]:
+    """Return whether it is (observation, info)."""
+    return isinstance(answer, tuple) and len(cast("tuple[Any, ...]", answer)) == 2  # noqa: PLR2004
+
+
+def is_step_answer(answer: object) -> TypeGuard[tuple[Any, Any, Any, Any, Any]]:
+    """Return whether it is (observation, reward, terminated, truncated, info)."""
+    return isinstance(answer, tuple) and len(cast("tuple[Any, ...]", answer)) == 5  # noqa: PLR2004
 
 
 def told(exc: BaseException) -> str:
@@ -216,6 +223,6 @@ def kind(value: Any) -> str:
     if shape is not None:
         return f"{type(value).__name__} of shape {tuple(shape)}"
     if isinstance(value, tuple):
-        return f"a tuple of {len(value)}"
+        return f"a tuple of {len(cast('tuple[Any, ...]', value))}"
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) < 40 else text[:37] + '...'}"  # noqa: PLR2004

@@ -48,7 +48,11 @@ WAITABLE = frozenset({"busy", "draining", "unavailable"})
 
 _ATTEMPT_S = 3.0
 """Longest wait for one TCP connection: the next attempt may meet a server that has just started."""
+_FIRST_HELLO_S = 2.0
 _HELLO_S = 10.0
+"""How long a welcome is waited for before another connection is tried: at first, and at most. A
+gRPC channel whose connection was cut in its first moments may not connect again for many seconds.
+"""
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _UNKNOWN_HOST = frozenset(
@@ -133,12 +137,12 @@ class Door:
         """
         begun = time.monotonic()
         expiry = None if timeout_s is None else begun + timeout_s
-        pause_s = _FIRST_PAUSE_S
+        pause_s, hello_s = _FIRST_PAUSE_S, _FIRST_HELLO_S
         known: _NotNow | None = None
         with contextlib.ExitStack() as stack:
             while True:
                 try:
-                    return self._attempt(session_id, expiry)
+                    return self._attempt(session_id, expiry, hello_s)
                 except _NotNow as failure:
                     now = time.monotonic()
                     is_cut = failure.may_be_cut and expiry is not None and now >= expiry
@@ -148,6 +152,8 @@ class Door:
                     if pause_s == _FIRST_PAUSE_S:
                         self._check_host()
                         stack.enter_context(self._telling(failure, expiry))
+                    if isinstance(failure.__cause__, TransportTimeout):
+                        hello_s = min(_HELLO_S, hello_s * 2)
                 self._pause(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.5)
 
@@ -198,7 +204,7 @@ class Door:
             if is_first:
                 _waited_for.discard(key)
 
-    def _attempt(self, session_id: str, expiry: float | None) -> Opened:
+    def _attempt(self, session_id: str, expiry: float | None, hello_s: float) -> Opened:
         try:
             connection = choose_path(
                 self.address,
@@ -217,7 +223,7 @@ class Door:
             raise _NotNow(str(error), may_be_cut=True) from error
         self._dialled = connection
         try:
-            welcome = self._greet(connection, session_id, expiry)
+            welcome = self._greet(connection, session_id, expiry, hello_s)
         except BaseException:
             connection.close()
             raise
@@ -225,7 +231,9 @@ class Door:
             self._dialled = None
         return Opened(connection=connection, welcome=welcome)
 
-    def _greet(self, connection: Connection, session_id: str, expiry: float | None) -> Welcome:
+    def _greet(
+        self, connection: Connection, session_id: str, expiry: float | None, hello_s: float
+    ) -> Welcome:
         token = self.options.token
         hello = Hello(
             generation=GENERATION,
@@ -239,8 +247,8 @@ class Door:
         request_id = connection.next_id()
         try:
             self._check_interrupt()
-            connection.send(Message(Kind.HELLO, request_id, hello), _left(expiry, _HELLO_S))
-            return self._wait_for_place(connection, request_id, expiry)
+            connection.send(Message(Kind.HELLO, request_id, hello), _left(expiry, hello_s))
+            return self._wait_for_place(connection, request_id, expiry, hello_s)
         except (ConnectionLost, TransportTimeout) as error:
             self._check_interrupt()
             raise _NotNow(
@@ -255,9 +263,9 @@ class Door:
             ) from error
 
     def _wait_for_place(
-        self, connection: Connection, request_id: int, expiry: float | None
+        self, connection: Connection, request_id: int, expiry: float | None, hello_s: float
     ) -> Welcome:
-        limit_s, position = _HELLO_S, 0
+        limit_s, position = hello_s, 0
         while True:
             try:
                 reply = connection.receive(_left(expiry, limit_s))

@@ -28,13 +28,9 @@ episode. `kills_process` and `segfaults` take the whole process with them: run t
 in a process of its own.
 """
 
-# values of unknown origin, and numpy's stubs, leave types partly unknown:
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 
@@ -131,4 +127,4 @@ def broken_env(
         env = gymnasium.make(env)
     elif not isinstance(env, gymnasium.Env):
         env = env()
-    return BrokenEnv(env, wanted)
+    return BrokenEnv(cast("gymnasium.Env[Any, Any]", env), wanted)

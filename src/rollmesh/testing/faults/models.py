@@ -23,16 +23,12 @@ Calls are counted from 1 over the whole life of the model. `kills_process` and `
 whole process with them: run them behind a server in a process of its own.
 """
 
-# values of unknown origin, and numpy's stubs, leave types partly unknown:
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
-
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -140,10 +136,10 @@ def broken_model(
 
 def _overwrite(observation: Any) -> None:
     if isinstance(observation, dict):
-        for one in observation.values():
+        for one in cast("dict[Any, Any]", observation).values():
             _overwrite(one)
     elif isinstance(observation, (tuple, list)):
-        for one in observation:
+        for one in cast("Sequence[Any]", observation):
             _overwrite(one)
     elif isinstance(observation, np.ndarray):
         observation[...] = 0
