@@ -442,8 +442,8 @@ def test_a_server_that_gives_no_welcome_is_asked_anew_before_the_time_is_over(mo
         ToyServer(GymEnvPort(Count()), "rollmesh+tcp://127.0.0.1:0") as tcp,
         FaultProxy(tcp.address, lambda number: LinkFaults() if number else silent) as proxy,
     ):
-        door = Door(parse_address(proxy.address), "env", OPTIONS)
-        opened = door.open("", 9.0)
+        door = Door(proxy.address, "env", OPTIONS)
+        opened = door.open("", 4.0)
         assert opened.welcome.is_compatible
         assert len(proxy.links) == 2
         opened.connection.close()
