@@ -289,33 +289,15 @@ def plan_run(
         )
     is_suite = len(plan.setups) > 1 or any(task.env for task in plan.tasks)
     if arguments.workers is not None or is_suite:
-        if opening.num_envs is not None:
-            raise InvalidSpec(
-                "num_envs",
-                "is for envs in this process, and workers run them here: leave it out, or say "
-                "--lanes-per-worker N (fleet=FleetSettings(lanes_per_worker=N))",
-            )
         settings = arguments.fleet or FleetSettings()
-        workers = arguments.count_workers()
-        if workers > 1 and is_address(env) and not is_suite:
+        opening = _on_workers(arguments, plan, opening, settings=settings)
+        if not is_suite and is_address(env) and (workers := arguments.count_workers()) > 1:
             _logger.warning(
                 "workers=%d: no worker is started, as %s is served, and one lane plays there; "
                 "leave workers out, and give --num-envs N (num_envs=N) for N sessions",
                 workers,
                 env,
             )
-        opening = replace(
-            opening,
-            fleet=FleetOpening(
-                workers=min(workers, len(plan.episodes)), settings=settings, setups=plan.setups
-            ),
-            batching=Batching(
-                max_batch=settings.max_batch,
-                max_wait_s=settings.max_wait_s,
-                bucket_sizes=settings.bucket_sizes,
-            ),
-            share_thread=False,
-        )
         template = replace(template, max_attempts=settings.max_attempts, retry_late=True)
     elif opening.num_envs is not None:
         most = max(1, len(plan.episodes))
@@ -330,6 +312,29 @@ def plan_run(
         stop_when=arguments.read_stop_rule(),
         max_errors=arguments.read_max_errors(len(plan.episodes)),
         is_seed_drawn=is_seed_drawn,
+    )
+
+
+def _on_workers(
+    arguments: RunArguments, plan: Plan, opening: OpeningOptions, *, settings: FleetSettings
+) -> OpeningOptions:
+    """Return how the endpoints of a run with workers are opened."""
+    if opening.num_envs is not None:
+        raise InvalidSpec(
+            "num_envs",
+            "is for envs in this process, and workers run them here: leave it out, or say "
+            "--lanes-per-worker N (fleet=FleetSettings(lanes_per_worker=N))",
+        )
+    workers = min(arguments.count_workers(), len(plan.episodes))
+    return replace(
+        opening,
+        fleet=FleetOpening(workers=workers, settings=settings, setups=plan.setups),
+        batching=Batching(
+            max_batch=settings.max_batch,
+            max_wait_s=settings.max_wait_s,
+            bucket_sizes=settings.bucket_sizes,
+        ),
+        share_thread=False,
     )
 
 
