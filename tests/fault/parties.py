@@ -16,7 +16,8 @@ import numpy as np
 
 from rollmesh.endpoint.clients.client_options import ClientOptions
 from rollmesh.endpoint.clients.env_client import connect_env
-from rollmesh.endpoint.clients.model_client import ModelRoute, connect_model
+from rollmesh.endpoint.clients.model_client import connect_model
+from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.endpoint.servers.model_server import ModelServer
 from rollmesh.endpoint.servers.server_options import ServerOptions
@@ -205,6 +206,19 @@ def child_of(side, transport, **kwargs):
 
 
 # ------------------------------------------------------------------------------------- ports
+
+
+def step_once(tell, *, address, nap_s):
+    """Be a client that resets and steps once; tells the observation of the step, or the error."""
+    with closing(env_port(address)) as port:
+        reset(port, 7, naps={"step": nap_s}, timeout_s=LIMIT_S)
+        tell("stepping")
+        try:
+            observation = step(port, 1, timeout_s=LIMIT_S)
+        except Exception as error:  # noqa: BLE001 - told to the test
+            tell(f"{type(error).__name__}: {error}")
+        else:
+            tell(str(observation[0].tolist()))
 
 
 def env_port(address, *, connect_s=LIMIT_S, lanes=None, **options):

@@ -7,12 +7,15 @@ and in order.
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from rollmesh.endpoint.servers.env_server import EnvServer
-from rollmesh.testing.faults import FaultProxy, seeded_plan
+from rollmesh.testing.faults import Child, FaultProxy, seeded_plan
 from tests.fault.parties import (
     ADDRESSES,
+    LIMIT_S,
     JournalEnv,
     child_of,
     closing,
@@ -21,6 +24,7 @@ from tests.fault.parties import (
     reset,
     step,
 )
+from tests.fault.starts import wait_until
 
 MOST_BYTES = 3000
 """A link ends before so many bytes: a hello takes about a third of that, the rest are steps."""
@@ -88,6 +92,38 @@ def test_p2_no_step_twice_in_process_full(tmp_path, transport, seed):
 @everywhere
 def test_p2_no_step_twice_across_processes_full(tmp_path, transport, seed):
     across_processes(tmp_path, transport, 10, 200 + seed)
+
+
+@pytest.mark.fault
+@everywhere
+def test_p2_a_reset_that_comes_with_the_last_bytes_is_noticed(tmp_path, transport):
+    """Bytes and the reset after them are one event for a client that is stopped meanwhile.
+
+    The first bytes of the reply come before: grpc answers those with a ping, which must not come
+    back, as it sends no second one meanwhile, and would notice at that.
+    """
+    journal = tmp_path / "journal"
+    with (
+        EnvServer(lambda: JournalEnv(journal), ADDRESSES[transport]) as server,
+        FaultProxy(server.address) as proxy,
+        Child("tests.fault.parties:step_once", address=str(proxy.address), nap_s=1.0) as client,
+    ):
+        assert client.ready == "stepping"
+        wait_until(lambda: journal_of(journal)[-1:] == ["step 1"], "the step")
+        proxy.stall("up")
+        first = proxy.links[-1].down_bytes + 5
+        proxy.change("down", at_byte=first, then="stall", stall_s=0.5)
+        assert proxy.wait_for(lambda links: links[-1].down_bytes >= first, LIMIT_S)
+        time.sleep(0.2)
+        client.stop()
+        proxy.cut_after(5, "down", then="reset")
+        assert proxy.wait_for(lambda _: cut_links(proxy) > 0, LIMIT_S)
+        proxy.change(at_byte=None)
+        client.resume()
+        # well before the deadline of the step
+        assert client.read_line(LIMIT_S) == str([7.0, 1.0, 1.0, 1.0])
+        assert client.wait(10.0) == 0, client.output()
+    assert journal_of(journal) == ["reset 7", "step 1"]
 
 
 @pytest.mark.fault

@@ -29,7 +29,6 @@ from rollmesh.transport.grpc_client_speech import ClientSpeech, EnvSpeech, Model
 from rollmesh.transport.grpc_common import (
     CLIENT_OPTIONS,
     ERROR_KEY,
-    HEALTH_SERVICE,
     HELLO_KEY,
     SERVICES,
     TOKEN_KEY,
@@ -39,6 +38,7 @@ from rollmesh.transport.grpc_common import (
     unreached,
 )
 from rollmesh.transport.grpc_loading import grpc
+from rollmesh.transport.grpc_nudge import UnaryCall, ask_for_health, await_call
 from rollmesh.transport.grpc_stream import JoinStream, StreamEnded, StreamLate, open_stream
 from rollmesh.transport.security import TlsClient
 from rollmesh.wire import protobuf as wire
@@ -54,12 +54,10 @@ from rollmesh.wire.messages import (
     Message,
     Welcome,
 )
-from rollmesh.wire.proto_health import write_health_request
 
 _logger = logging.getLogger(__name__)
 
 Service: TypeAlias = Literal["env", "model"]
-_UnaryCall: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 
 _LARGE_BYTES = 64 * 1024
 """Observations from this size on are large: see `grpc_stream.open_stream`."""
@@ -335,18 +333,19 @@ class GrpcConnection(Connection):
         if self._end_reason is not None or channel is None:
             raise self._lost("closed")
         path = f"/{SERVICES[self._service]}/{method}"
-        ask: _UnaryCall = channel.unary_unary(path)
+        ask: UnaryCall = channel.unary_unary(path)
         call = self._unary = ask.future(request, timeout=timeout_s, metadata=self._metadata)
         if self._end_reason is not None:  # shut down meanwhile
             call.cancel()
         try:
-            return call.result()
+            error = await_call(call, channel)
         except grpc.FutureCancelledError:
             raise self._lost("cancelled") from None
-        except grpc.RpcError as error:
-            code, details = error.code().name, error.details() or ""
         finally:
             self._unary = None
+        if error is None:
+            return call.result()
+        code, details = call.code().name, call.details() or ""
         if code == "DEADLINE_EXCEEDED":
             raise self._late(f"{method} was not answered", timeout_s, is_usable=True)
         refusal = refusal_of(code, details)
@@ -450,11 +449,9 @@ def dial_grpc(
         InvalidSpec: A file of the TLS options cannot be used.
     """
     channel = _channel(address, tls)
-    # any answer will do: whoever gives one speaks gRPC
-    check: _UnaryCall = channel.unary_unary(f"/{HEALTH_SERVICE}/Check")
-    call = check.future(write_health_request(), timeout=timeout_s)
+    call = ask_for_health(channel, timeout_s)  # whoever answers speaks gRPC
     try:
-        error = call.exception()
+        error = await_call(call, channel)
     except BaseException:
         channel.close()
         raise

@@ -40,19 +40,24 @@ BUSY = "environment already has an active Join session; only one client may be c
 
 KEEPALIVE_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
+_SERVER_KEEPALIVE_MS = 5_000
+_SERVER_KEEPALIVE_TIMEOUT_MS = KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS - _SERVER_KEEPALIVE_MS
+"""A frozen client is noticed as late as a frozen server; one whose end was lost (see `grpc_nudge`),
+at the next ping. No client takes more pings amiss."""
 _LEAST_PING_INTERVAL_MS = 5_000
 _RECONNECT_MS = 100
 
 _SHARED = (
     ("grpc.max_receive_message_length", SIZE_LIMITS.message_bytes),
     ("grpc.max_send_message_length", SIZE_LIMITS.message_bytes),
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_inflight_pings", 4),  # one that measures keeps none that looks
 )
 CLIENT_OPTIONS = (
     *_SHARED,
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
@@ -62,6 +67,8 @@ CLIENT_OPTIONS = (
 )
 SERVER_OPTIONS = (
     *_SHARED,
+    ("grpc.keepalive_time_ms", _SERVER_KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _SERVER_KEEPALIVE_TIMEOUT_MS),
     ("grpc.so_reuseport", 0),  # a port that is taken is taken
     ("grpc.http2.min_recv_ping_interval_without_data_ms", _LEAST_PING_INTERVAL_MS),
     ("grpc.http2.max_ping_strikes", 0),

@@ -1,7 +1,8 @@
 """gRPC: deadlines of waits that grpc gives none (layer 5).
 
 One thread looks after all of them in the process. Beginning a wait takes no lock unless its
-deadline comes before every other; ending one in time costs nothing.
+deadline comes before every other; ending one in time costs nothing. A wait that lasts is also
+looked at on the way to its deadline (`look_at`).
 
 Knows no streams.
 """
@@ -18,9 +19,19 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """What may wait too long."""
+    """What may wait too long.
+
+    Attributes:
+        expiry: When the wait is late, on the monotonic clock; infinite where nothing waits.
+        look_at: When to look at it before that; infinite for never.
+    """
 
     expiry: float
+    look_at: float
+
+    def look(self, now: float) -> None:
+        """Look at a wait that lasts, and set `look_at` anew."""
+        ...
 
     def expire(self, expiry: float) -> None:
         """End the wait that was to end by `expiry`."""
@@ -51,9 +62,11 @@ class Watchdog:
     def arm(self, stream: Watched, expiry: float) -> None:
         """Begin a wait. No lock is taken unless this deadline comes before every other."""
         stream.expiry = expiry
-        if expiry < self._next:
+        look_at = stream.look_at
+        due = min(look_at, expiry)
+        if due < self._next:
             with self._condition:
-                self._hurried = min(self._hurried, expiry)
+                self._hurried = min(self._hurried, due)
                 self._condition.notify()
 
     def _run(self) -> None:
@@ -67,8 +80,11 @@ class Watchdog:
                 if expiry <= now:
                     with contextlib.suppress(Exception):
                         stream.expire(expiry)
-                else:
-                    earliest = min(earliest, expiry)
+                    continue
+                if stream.look_at <= now:
+                    with contextlib.suppress(Exception):
+                        stream.look(now)
+                earliest = min(earliest, expiry, stream.look_at)
             del streams
             stream = None
             with self._condition:
@@ -95,7 +111,7 @@ class Limit:
     """
 
     def __init__(self, cut: Callable[[], None]) -> None:
-        self.expiry = math.inf
+        self.expiry = self.look_at = math.inf
         self.is_late = False
         self._cut = cut
         WATCHDOG.watch(self)
@@ -107,6 +123,9 @@ class Limit:
     def disarm(self) -> None:
         """It is over."""
         self.expiry = math.inf
+
+    def look(self, now: float) -> None:
+        """Nothing is there to be looked at."""
 
     def expire(self, expiry: float) -> None:
         """Cut what was to end by `expiry`."""

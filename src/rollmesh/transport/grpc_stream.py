@@ -10,7 +10,7 @@
 
 grpc gives a waiting caller no deadline on a stream. A watchdog, one thread for all streams of the
 process, wakes whoever waits too long, or cancels the call where it cannot be woken; a wait that
-ends in time costs a comparison.
+ends in time costs a comparison. On its way it nudges the connection: see `grpc_nudge`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from typing import Any, TypeAlias
 
 from rollmesh.transport.grpc_limits import WATCHDOG
 from rollmesh.transport.grpc_loading import IS_OLDER_WAY, grpc
+from rollmesh.transport.grpc_nudge import FIRST_NUDGE_S, next_pause, nudge
 
 Metadata: TypeAlias = "Sequence[tuple[str, str | bytes]]"
 
 _STUCK_S = 1.0
+_now = time.monotonic
 
 
 class StreamEnded(Exception):  # noqa: N818 - never leaves the transport
@@ -66,10 +68,13 @@ class JoinStream(ABC):
 
     Attributes:
         expiry: When the wait under way is late, on the monotonic clock; infinite where none is.
+        look_at: When to nudge the connection; infinite where nothing is waited for.
     """
 
-    def __init__(self) -> None:
-        self.expiry = math.inf
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.expiry = self.look_at = math.inf
+        self._nudged: grpc.Channel | None = channel
+        self._pause_s = FIRST_NUDGE_S
         self._is_late = False
         self._end: StreamEnded | None = None
 
@@ -113,6 +118,22 @@ class JoinStream(ABC):
             Whether the call is over. If not, close again, or cancel first to end it at once.
         """
 
+    def _begin_wait(self, expiry: float) -> None:
+        self._pause_s = FIRST_NUDGE_S
+        self.look_at = _now() + FIRST_NUDGE_S
+        WATCHDOG.arm(self, expiry)
+
+    def _end_wait(self) -> None:
+        self.expiry = self.look_at = math.inf
+
+    def look(self, now: float) -> None:
+        """Nudge the connection. A wait that ended meanwhile makes one nudge too many of it."""
+        channel = self._nudged
+        self._pause_s = next_pause(self._pause_s)
+        self.look_at = math.inf if channel is None else now + self._pause_s
+        if channel is not None:
+            nudge(channel)
+
     def expire(self, expiry: float) -> None:
         """End the call because the wait that was to end by `expiry` did not."""
         if self.expiry == expiry:
@@ -132,7 +153,7 @@ class PlainStream(JoinStream):
     """A Join over grpc's documented interface."""
 
     def __init__(self, channel: grpc.Channel, method: str, metadata: Metadata) -> None:
-        super().__init__()
+        super().__init__(channel)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call: Any = channel.stream_stream(method)(
             iter(self._requests.get, None), metadata=tuple(metadata)
@@ -147,7 +168,7 @@ class PlainStream(JoinStream):
         self._requests.put(data)
 
     def receive(self, expiry: float = math.inf) -> bytes:
-        WATCHDOG.arm(self, expiry)
+        self._begin_wait(expiry)
         try:
             return self._next()
         except StopIteration:
@@ -155,7 +176,7 @@ class PlainStream(JoinStream):
         except grpc.RpcError as error:
             raise self._over(_end_of(error)) from None
         finally:
-            self.expiry = math.inf
+            self._end_wait()
 
     def cancel(self) -> None:
         self._call.cancel()
@@ -191,7 +212,7 @@ class DirectStream(JoinStream):
     """
 
     def __init__(self, channel: Any, method: str, metadata: Metadata) -> None:
-        super().__init__()
+        super().__init__(channel)
         from grpc._cython import cygrpc  # pyright: ignore[reportMissingTypeStubs]
 
         self._send_operation = cygrpc.SendMessageOperation
@@ -300,7 +321,7 @@ class DirectStream(JoinStream):
 
     def _let_go(self) -> None:
         """Keep nothing of grpc: an error's traceback may keep this for long."""
-        self._call = None
+        self._call = self._nudged = None
         self._operate = self._next_event = _refuse
 
     def _is_said(self) -> bool:
@@ -311,12 +332,12 @@ class DirectStream(JoinStream):
         if self._status is not None or is_done():
             return
         self._is_woken, self._is_patient = False, True
-        WATCHDOG.arm(self, expiry)
+        self._begin_wait(expiry)
         try:
             while self._status is None and not self._is_woken and not is_done():
                 self._take(self._next_event())
         finally:
-            self.expiry = math.inf
+            self._end_wait()
             self._is_patient = False
 
     def _begin(self, operations: tuple[Any, ...], tag: int) -> None:
