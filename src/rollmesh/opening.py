@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 from rollmesh import events
 from rollmesh.arguments import with_order
 from rollmesh.endpoint.clients.env_client import HasEnvPort
-from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute
+from rollmesh.endpoint.clients.model_client import HasModelAddress
+from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.envs.contracts import is_env
 from rollmesh.endpoint.envs.env_loading import open_env
 from rollmesh.endpoint.envs.hosted_env import leave

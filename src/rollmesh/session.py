@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -30,8 +29,6 @@ from rollmesh.spaces.conformance import Checker, Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_logger = logging.getLogger(__name__)
 
 
 class StepResult(NamedTuple):
@@ -115,7 +112,7 @@ class Session:
             execution_horizon=horizon,
             cancel=token,
         )
-        self._checker = Checker("action", policies[1], "refuse", _log_odd_action)
+        self._checker = Checker("action", policies[1], "refuse")
         ids = RouteIds()
         self._is_served = is_served(env) or is_served(model)
         self._driver: ManualDriver | None = None
@@ -254,7 +251,3 @@ class Session:
         if not driver.is_running:
             raise InvalidSpec(call, "no episode is under way; call reset() first")
         return driver
-
-
-def _log_odd_action(path: str, detail: str) -> None:
-    _logger.warning("odd_value path=%s detail=%s", path, detail)

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from rollmesh.endpoint.clients.model_client import ModelRoute
+from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.models.model_loading import open_model
 from rollmesh.endpoint.models.random_policy import sampler
 from rollmesh.endpoint.targets import is_address

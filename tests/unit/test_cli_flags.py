@@ -125,7 +125,7 @@ def test_eval_reaches_both_ends_with_the_token_of_a_file(
         assert len(json.loads(out)["episodes"]) == 2
         assert SECRET not in out + err
         assert main(arguments) == exit_codes.FAILED
-        assert "give its token" in capfd.readouterr().err
+        assert "no token was given" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

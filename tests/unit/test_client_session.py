@@ -358,6 +358,37 @@ def test_a_refusal_is_told_at_once(server, code, wanted):
     assert len(server.hellos) == 1
 
 
+@pytest.mark.parametrize(
+    ("token", "said", "not_said"),
+    [
+        (None, "no token was given", "the token given"),
+        ("0123456789abcdef", "the token given was refused", "no token"),
+    ],
+)
+def test_a_refused_client_is_told_whether_it_had_a_token_and_how_to_give_one(
+    server, token, said, not_said
+):
+    server.welcomes = [refusal("unauthenticated")]
+    with pytest.raises(ConnectRefused, match=said) as caught:
+        connect(server, client_options(token=token, environ={}))
+    for way in ("--token-file", "token=", "token_file=", "ROLLMESH_TOKEN ", "ROLLMESH_TOKEN_FILE"):
+        assert way in str(caught.value)
+    assert not_said not in str(caught.value)
+    assert "0123456789abcdef" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [(None, "No token was given; if it wants one"), ("0123456789abcdef", "A token was given")],
+)
+def test_a_server_that_hangs_up_may_have_missed_a_token(server, token, said):
+    server.welcomes = [lambda connection, hello: connection.close()] * 1000
+    with pytest.raises(EndpointFault, match=said) as caught:
+        connect(server, client_options(token=token, environ={}), limits=Limits(env_connect_s=0.2))
+    assert "does it want TLS" in str(caught.value)
+    assert "0123456789abcdef" not in str(caught.value)
+
+
 def test_another_generation_is_refused(server):
     def other(connection, hello):
         connection.send(Message(Kind.WELCOME, hello.request_id, Welcome(generation="future-9")))

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollmesh.endpoint.envs.env_loading import open_env
+from rollmesh.endpoint.envs.env_factory import find_source
+from rollmesh.endpoint.envs.env_loading import build_lane, open_env
 from rollmesh.endpoint.envs.gym_env import GymEnvPort
 from rollmesh.endpoint.envs.hosted_env import HostedEnv
 from rollmesh.endpoint.envs.lane_envs import LaneEnvs
@@ -243,6 +244,10 @@ def test_ctrl_c_while_building_is_ctrl_c():
 
     with pytest.raises(KeyboardInterrupt):
         open_env(interrupted)
+    # a worker's lane has no keyboard: there it is the constructor's own doing
+    with pytest.raises(EndpointFault, match="constructor raised KeyboardInterrupt") as caught:
+        build_lane(find_source(interrupted, None), 2)
+    assert (caught.value.env_index, caught.value.outcome) == (2, "not_done")
 
 
 def test_a_factory_that_builds_no_env_is_named():

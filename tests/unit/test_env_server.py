@@ -710,6 +710,17 @@ def test_an_address_that_strangers_reach_needs_tls_and_a_token():
         EnvServer(Counter, "rollmesh+tcp://0.0.0.0:0")
 
 
+def test_a_constructor_that_raises_keyboard_interrupt_is_told_as_a_fault_and_leaves_nothing(
+    tmp_path,
+):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(EndpointFault, match="constructor raised KeyboardInterrupt"):
+        EnvServer(interrupted, f"rollmesh+unix://{tmp_path}/env.sock").start()
+    assert not list(tmp_path.iterdir())
+
+
 def test_c59_a_taken_address_is_one_clear_error_and_harms_nobody(tmp_path):
     address = f"rollmesh+unix://{tmp_path}/env.sock"
     factory = Made()

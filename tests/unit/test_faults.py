@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
-from rollmesh.endpoint.faults import MESSAGE_CHARS, TRACEBACK_CHARS, fault_from, traceback_text
+from rollmesh.endpoint.faults import (
+    MESSAGE_CHARS,
+    TRACEBACK_CHARS,
+    construction_fault,
+    fault_from,
+    traceback_text,
+)
 from rollmesh.errors import EndpointFault, InvalidValue
 from rollmesh.spaces.space import Box
 
@@ -65,6 +71,20 @@ def test_r49_keyboard_interrupt_passes_through():
     with pytest.raises(KeyboardInterrupt) as info:
         fault_from(interrupt)
     assert info.value is interrupt
+
+
+def test_a_keyboard_interrupt_of_a_constructor_that_nobody_pressed_is_a_fault():
+    fault = construction_fault(KeyboardInterrupt(), where="building Arm", env_index=3)
+    assert fault.detail == "the env's constructor raised KeyboardInterrupt"
+    assert (fault.env_index, fault.outcome) == (3, "not_done")
+
+
+def test_what_else_a_constructor_raises_is_told_as_everywhere():
+    fault = construction_fault(SystemExit(1), where="building Arm")
+    assert fault.detail == "called sys.exit(1) in building Arm"
+    assert (fault.error_class, fault.outcome) == ("SystemExit", "not_done")
+    known = EndpointFault("x", outcome="unknown")
+    assert construction_fault(known, where="building Arm") is known
 
 
 def test_an_endpoint_fault_stays_itself_and_learns_its_lane():

@@ -17,8 +17,8 @@ from rollmesh.limits import Limits
 from rollmesh.transport.address import parse_address
 from rollmesh.wire.messages import Done, Kind, Probe, Rebuild
 from tests.unit.env_toys import Count
+from tests.unit.model_toys import EchoPort
 from tests.unit.session_toys import ToyServer, until
-from tests.unit.test_model_client import EchoPort
 
 LIMITS = Limits(env_step_s=0.1, model_predict_s=0.1, close_s=1.0)
 OPTIONS = client_options(resume_grace_s=30.0, environ={})

@@ -11,16 +11,13 @@ import pytest
 import rollmesh
 from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.clients.model_client import (
-    MOST_UNDER_WAY,
     ModelRoute,
     RemoteModelPort,
-    SharedModelPort,
     connect_model,
 )
 from rollmesh.endpoint.clients.remote_model import RemoteModel
 from rollmesh.endpoint.servers.model_server import ModelServer
 from rollmesh.errors import (
-    EndpointFault,
     InvalidSpec,
     InvalidValue,
     ModelFailed,
@@ -29,22 +26,24 @@ from rollmesh.errors import (
 )
 from rollmesh.limits import Limits
 from rollmesh.ports import (
-    AdapterContext,
-    EnvContract,
-    EpisodeInfo,
-    PredictReply,
-    PredictRequest,
-    ReleaseAdapterRequest,
     ResetAdapterRequest,
 )
-from rollmesh.spaces.space import Box, Discrete
+from rollmesh.spaces.space import Discrete
 from rollmesh.wire.messages import Kind
 from tests.unit.env_toys import Count
-from tests.unit.session_toys import ToyServer, mem_address, until
-
-OBSERVATIONS, ACTIONS = Box((2,), np.float32, -1e9, 1e9), Discrete(3)
-CONTRACT = EnvContract(id="toy", observation_space=OBSERVATIONS, action_space=ACTIONS)
-OPTIONS = client_options(resume_grace_s=2.0, environ={})
+from tests.unit.model_toys import (
+    ACTIONS,
+    CONTRACT,
+    OBSERVATIONS,
+    OPTIONS,
+    EchoPort,
+    action,
+    ask,
+    context,
+    release,
+    route,
+)
+from tests.unit.session_toys import ToyServer, mem_address
 
 
 class Wide(Count):
@@ -52,56 +51,10 @@ class Wide(Count):
         super().__init__(high=2**31, **options)
 
 
-class EchoPort:
-    """A model port whose action is the observation's first number."""
-
-    contract = CONTRACT
-
-    def __init__(self):
-        self.asked, self.forgotten, self.released = [], [], []
-
-    def predict(self, request):
-        rows = len(request.episode_info)
-        self.asked.append([one.episode_id for one in request.episode_info])
-        values = [int(OBSERVATIONS.codec.decode(request.observation, i)[0]) for i in range(rows)]
-        return PredictReply(context=request.context, frames=(ACTIONS.codec.encode_many(values),))
-
-    def reset_adapter(self, request):
-        self.forgotten.extend(request.episode_ids)
-
-    def release_adapter(self, request):
-        self.released.append(request.reason)
-
-
 @pytest.fixture
 def server():
     with ToyServer(EchoPort(), service="model") as running:
         yield running
-
-
-def route(**fields):
-    return ModelRoute(contract=CONTRACT, session_id="run", env_id="env-1", **fields)
-
-
-def context(phase="predict", env_id="env-1"):
-    return AdapterContext("run", env_id, f"{env_id}:{phase}:1")
-
-
-def ask(value, episode="e0", **fields):
-    return PredictRequest(
-        context=context(),
-        observation=OBSERVATIONS.codec.encode(np.array([value, 0], np.float32)),
-        episode_info=(EpisodeInfo(episode, 1),),
-        **fields,
-    )
-
-
-def action(reply):
-    return int(ACTIONS.codec.decode(reply.frames[0], 0))
-
-
-def release():
-    return ReleaseAdapterRequest(context("release"), "done", 1.0)
 
 
 # ----------------------------------------------------------------------------- one group
@@ -199,134 +152,6 @@ def _refusal():
     return ErrorBody(
         code="incompatible", message="this address serves an env, the client wants a model"
     )
-
-
-# ------------------------------------------------------------------------ several groups
-
-
-def shared(server):
-    port = connect_model(server.address, route(is_shared=True), OPTIONS)
-    assert isinstance(port, SharedModelPort)
-    return port
-
-
-def test_requests_of_several_groups_are_under_way_together(server):
-    port = shared(server)
-    held = []
-    server.plan(Kind.PREDICT, *[lambda c, m: held.append((c, m))] * 3)
-    answers = []
-    for value in (0, 1, 2):
-        port.submit("predict", ask(value, f"e{value}"), answers.append, ())
-    until(lambda: len(held) == 3)
-    for connection, message in reversed(held):
-        connection.send(server._execute(message))
-    until(lambda: len(answers) == 3)
-    assert [action(reply) for reply in answers] == [2, 1, 0]
-    assert server.requests.count(Kind.RESOLVE) == 1
-    port.release_adapter(release())
-    assert server.closed == ["done"]
-
-
-def test_a_server_gets_no_more_requests_than_it_takes(server):
-    port = shared(server)
-    held, answers = [], []
-    count = MOST_UNDER_WAY + 3
-    server.plan(Kind.PREDICT, *[lambda c, m: held.append((c, m))] * MOST_UNDER_WAY)
-    for value in range(count):
-        port.submit("predict", ask(value % 3, f"e{value}"), answers.append, ())
-    until(lambda: len(held) == MOST_UNDER_WAY)
-    assert server.requests.count(Kind.PREDICT) == MOST_UNDER_WAY
-    for connection, message in held:
-        connection.send(server._execute(message))
-    until(lambda: len(answers) == count)
-    port.release_adapter(release())
-
-
-def test_a_loss_is_told_to_everybody_who_waits(server):
-    port = shared(server)
-    port.predict(ask(1))
-    server.plan(Kind.PREDICT, *["silent"] * MOST_UNDER_WAY)
-    answers = []
-    for number in range(2000):
-        port.submit("predict", ask(1, f"e{number}"), answers.append, ())
-    until(lambda: server.requests.count(Kind.PREDICT) == MOST_UNDER_WAY + 1)
-    server.session_id = None
-    server.drop_connections()
-    until(lambda: len(answers) == 2000)
-    assert all(isinstance(answer, SessionLost) for answer in answers)
-
-
-def test_requests_under_way_are_asked_again_after_a_drop(server):
-    port = shared(server)
-    port.predict(ask(1))
-    server.plan(Kind.PREDICT, "drop_after")
-    assert action(port.predict(ask(2, "e1"))) == 2
-    assert server.port.asked == [["e0"], ["e1"]]
-    port.release_adapter(release())
-
-
-def test_a_lost_shared_session_is_opened_anew(server):
-    port = shared(server)
-    port.predict(ask(1))
-    server.session_id = None
-    server.drop_connections()
-    with pytest.raises(SessionLost):
-        port.predict(ask(1))
-    assert action(port.predict(ask(2))) == 2
-    port.release_adapter(release())
-
-
-def test_r49_an_abandoned_model_calls_nothing_back(server):
-    port = shared(server)
-    port.predict(ask(1))
-    server.plan(Kind.PREDICT, "silent")
-    called = []
-    port.submit("predict", ask(1), called.append, ())
-    until(lambda: server.requests.count(Kind.PREDICT) == 2)
-    port.abandon()
-    until(lambda: Kind.CLOSE in server.requests)
-    assert called == []
-
-
-def test_r49_an_abandoned_model_opens_no_session_for_a_request_that_comes_after(server):
-    port = shared(server)
-    port.predict(ask(1))
-    port.abandon()
-    answers = []
-    port.submit("predict", ask(1), answers.append, ())
-    assert len(answers) == 1
-    answer = answers[0]  # refused at once: nobody is asked
-    assert isinstance(answer, EndpointFault)
-    assert (answer.outcome, port._session.generation) == ("not_done", 1)
-    port.submit("reset_adapter", ResetAdapterRequest(ask(1).context, ("e0",)), answers.append, ())
-    port.submit("release_adapter", release(), answers.append, ())
-    assert answers[1:] == [None, None]
-    assert port._session.generation == 1
-
-
-def test_r49_a_model_abandoned_while_a_request_opens_the_session_anew_opens_none(server):
-    port = shared(server)
-    port.predict(ask(1))
-    server.plan(Kind.PREDICT, "silent")
-    answers = []
-    port.submit("predict", ask(1), answers.append, ())
-    until(lambda: server.requests.count(Kind.PREDICT) == 2)
-    server.session_id = None
-    server.drop_connections()
-    until(lambda: answers and port._session.is_lost)
-    start_reopen, called = port._session.start_reopen, []
-
-    def abandoned_just_then(*arguments, **options):
-        port.abandon()  # another thread's, after the request has seen that the session is lost
-        start_reopen(*arguments, **options)
-
-    port._session.start_reopen = abandoned_just_then
-    hellos = len(server.hellos)
-    port.submit("predict", ask(1), called.append, ())
-    name = f"rollmesh model {server.address}"
-    until(lambda: all([one.name != name for one in threading.enumerate()]))  # the old one ends
-    assert (port._session.generation, len(server.hellos)) == (1, hellos)
-    assert called == []  # it was handed over before the model was abandoned
 
 
 # -------------------------------------------------------------------------------- product

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 
-from rollmesh.endpoint.clients.model_client import ModelRoute
+from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.models.model_process import ModelProcess, ModelProcessOptions, replica_of
 from rollmesh.endpoint.models.replicas import ReplicatedModel
 from rollmesh.errors import EndpointFault, InvalidSpec, SessionLost

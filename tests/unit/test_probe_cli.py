@@ -90,7 +90,9 @@ def test_a_refusal_exits_1_and_the_token_file_opens_the_door(
     path.chmod(0o600)
     with EnvServer("CartPole-v1", "rollmesh+unix://", ServerOptions(token=SECRET)) as server:
         assert main(["probe", server.address, *QUICK]) == exit_codes.FAILED
-        assert "health     refused: unauthenticated" in capfd.readouterr().out
+        out = capfd.readouterr().out
+        assert "health     refused: unauthenticated" in out
+        assert "no token was given; give the server's: --token-file on the command line" in out
         arguments = ["--token-file", str(path), "--json", *QUICK]
         assert main(["probe", server.address, *arguments]) == exit_codes.OK
     out, err = capfd.readouterr()

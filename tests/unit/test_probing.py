@@ -17,6 +17,7 @@ from rollmesh.endpoint.servers.model_server import ModelServer
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import EndpointFault, InvalidSpec
 
+WAYS = ("--token-file", "token=", "token_file=", "ROLLMESH_TOKEN ", "ROLLMESH_TOKEN_FILE")
 SECRET = "0123456789abcdef" * 2
 
 
@@ -167,9 +168,15 @@ def test_a_full_server_is_healthy_and_nobody_waits_in_its_queue() -> None:
 def test_a_token_is_sent_and_a_refusal_is_told() -> None:
     with EnvServer("CartPole-v1", "mem://probed", ServerOptions(token=SECRET)) as server:
         assert look(server.address, token=SECRET).health == "serving"
-        report = look(server.address)
-    assert report.health == "refused"
-    assert report.detail == "unauthenticated: the token is missing or wrong"
+        report, wrong = look(server.address), look(server.address, token="f" * 32)
+    assert (report.health, wrong.health) == ("refused", "refused")
+    begins = "unauthenticated: the token is missing or wrong; "
+    assert report.detail.startswith(f"{begins}no token was given; ")
+    assert wrong.detail.startswith(f"{begins}the token given was refused; ")
+    for detail in (report.detail, wrong.detail):
+        for way in WAYS:
+            assert way in detail
+    assert "f" * 32 not in wrong.detail
 
 
 # ------------------------------------------------------------------------- nobody of ours there
@@ -210,6 +217,7 @@ def test_somebody_else_there_is_told_with_what_to_look_at(answer: bytes) -> None
         "is it a rollmesh server, does it want TLS (--tls-ca), and is the scheme right"
         in report.detail
     )
+    assert "No token was given; if it wants one, give the server's: --token-file" in report.detail
 
 
 def test_a_native_address_that_is_dialled_as_grpc_is_told_with_the_right_scheme() -> None:

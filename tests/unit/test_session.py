@@ -233,6 +233,49 @@ def test_an_action_that_does_not_fit_is_refused_and_hurts_nothing() -> None:
         assert session.step(3).reward == 3.0
 
 
+def test_c25_own_float64_actions_are_told_as_evaluate_tells_the_models(caplog: Any) -> None:
+    class Push(gym.Env[Any, Any]):
+        observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+        action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(2, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            assert action.dtype == np.float32
+            return np.zeros(2, np.float32), 0.0, True, False, {}
+
+    action = np.full(2, 0.5)
+
+    def said() -> list[Any]:
+        records = [(one.name, one.levelname, one.getMessage()) for one in caplog.records]
+        caplog.clear()
+        return [record for record in records if "float64" in record[2]]
+
+    with caplog.at_level("INFO", "rollmesh"):
+        evaluate(lambda observation: action, Push(), episodes=1)
+        by_evaluate = said()
+        with Session(lambda observation: action, Push()) as session:
+            session.reset(seed=0)
+            session.step(action)
+    assert [level for _, level, _ in by_evaluate] == ["INFO"]
+    assert said() == by_evaluate
+
+
+def test_odd_actions_of_ones_own_are_warned_of_once(caplog: Any) -> None:
+    class Push(Walk):
+        action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
+
+        def step(self, action: Any) -> Any:
+            return super().step(0)
+
+    with Session("random", Push()) as session:
+        session.reset(seed=0)
+        for _ in range(2):
+            session.step(np.full(1, 5.0, np.float32))
+    assert [one.levelname for one in caplog.records if "5.0" in one.getMessage()] == ["WARNING"]
+
+
 def test_an_env_that_raises_ends_the_session_with_the_report() -> None:
     recorder = Recorder()
     session = Session(Chunks(), Walk(), hooks=recorder)

@@ -14,8 +14,8 @@ from rollmesh.errors import EnvFailed, ModelFailed, RouteCancelled
 from rollmesh.limits import Limits
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.wire.messages import Kind
+from tests.unit.model_toys import EchoPort
 from tests.unit.session_toys import ToyServer
-from tests.unit.test_model_client import EchoPort
 
 NOWHERE = "rollmesh+unix:///tmp/rollmesh-nobody-listens-here.sock"
 LOGGER = "rollmesh.endpoint.clients.client_dialing"

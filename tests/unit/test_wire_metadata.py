@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime as dt
 import enum
+import json
 import struct
 import sys
 
@@ -14,7 +15,7 @@ import pytest
 from rollmesh.errors import WireError
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.spaces.metadata import carry
-from rollmesh.wire.metadata import decode_map, encode_map
+from rollmesh.wire.metadata import decode_map, encode_map, map_from_text, map_to_text
 from tests.unit.frame_toys import same
 
 
@@ -266,6 +267,16 @@ def test_p12_nesting_is_bounded(depth):
     one = struct.pack("<cI", b"l", 1)
     with pytest.raises(WireError, match=r"nested|announced"):
         decode_map(_map_of(KEY + one * depth + b"N"))
+
+
+@pytest.mark.parametrize("values", [{}, {"a": (1, None), "b": np.float32(2)}])
+def test_a_map_comes_back_from_text_that_json_can_hold(values):
+    text = map_to_text(values)
+    assert json.loads(json.dumps(text)) == text
+    assert text.isascii()
+    again = map_from_text(text)
+    assert again == values
+    assert list(map(type, again.values())) == list(map(type, values.values()))
 
 
 def test_p12_every_cut_is_refused():

@@ -94,6 +94,10 @@ def power_command(
         power=power,
         confidence=confidence,
     )
+    return _tell(asked, as_json=json)
+
+
+def _tell(asked: Asked, *, as_json: bool) -> int:
     with own_output() as output:
         try:
             _check(asked)
@@ -101,7 +105,7 @@ def power_command(
         except ValueError as error:
             output.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS
-        if json:
+        if as_json:
             output.result(json_module.dumps([asdict(need) for need in needs], indent=2))
         else:
             output.result("\n".join(_lines(needs)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -57,20 +58,27 @@ def probe_command(
     json
         Print the report as JSON.
     """
+
+    def run() -> ProbeReport:
+        from rollmesh.endpoint.clients.probing import probe
+
+        return probe(
+            address,
+            (flags or ConnectFlags()).options(),
+            service=service,
+            wait_s=wait,
+            timeout_s=timeout,
+            measure_s=measure,
+            steps=steps,
+        )
+
+    return _tell(run, as_json=json)
+
+
+def _tell(run: Callable[[], ProbeReport], *, as_json: bool) -> int:
     with own_output() as output, log_to(output.note):
         try:
-            from rollmesh.endpoint.clients.probing import probe
-
-            options = (flags or ConnectFlags()).options()
-            report = probe(
-                address,
-                options,
-                service=service,
-                wait_s=wait,
-                timeout_s=timeout,
-                measure_s=measure,
-                steps=steps,
-            )
+            report = run()
         except InvalidSpec as error:
             output.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS
@@ -79,7 +87,7 @@ def probe_command(
             return exit_codes.FAILED
         except KeyboardInterrupt:
             return exit_codes.INTERRUPTED
-        output.result(_as_json(report) if json else "\n".join(_lines(report)))
+        output.result(_as_json(report) if as_json else "\n".join(_lines(report)))
         return exit_codes.OK if report.health in ("serving", "full") else exit_codes.FAILED
 
 

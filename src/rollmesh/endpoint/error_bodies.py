@@ -1,4 +1,4 @@
-"""What a server tells its clients of a failure (layer 6).
+"""What one process tells another of a failure, and what that makes of it (layer 6).
 
 The traceback goes to peers of the same user on this machine, or to all where the server says so.
 Others get the class, the first line, and an id under which the server's log has the rest.
@@ -72,6 +72,18 @@ def error_body(exc: BaseException, *, where: str, is_trusted: bool) -> ErrorBody
         fault.traceback_text,
     )
     return _body(code, fault, fault.detail.partition("\n")[0], "", error_id)
+
+
+def fault_of(body: ErrorBody) -> EndpointFault:
+    """Return what an error told by a process of ours is here, word for word."""
+    return EndpointFault(
+        body.message,
+        error_class=body.error_class,
+        traceback_text=body.traceback_text,
+        env_index=body.env_index,
+        is_recoverable=body.is_recoverable,
+        outcome=body.outcome,
+    )
 
 
 def _fault(exc: BaseException, where: str) -> EndpointFault:

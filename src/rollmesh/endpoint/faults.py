@@ -57,6 +57,24 @@ def fault_from(
     )
 
 
+def construction_fault(
+    exc: BaseException, *, where: str, env_index: int | None = None
+) -> EndpointFault:
+    """Return the fault behind what an env's constructor raised in a process that serves it.
+
+    No user is at its keyboard: a `KeyboardInterrupt` is none, but what the constructor raised
+    itself.
+
+    Args:
+        exc: What was raised.
+        where: What was being built.
+        env_index: The lane, where known.
+    """
+    if isinstance(exc, KeyboardInterrupt):
+        exc = RuntimeError("the env's constructor raised KeyboardInterrupt")
+    return fault_from(exc, outcome="not_done", env_index=env_index, where=where)
+
+
 def refusal_of(fault: EndpointFault, field: str) -> InvalidSpec | None:
     """Return the `InvalidSpec` that a fault tells of, as another process raised it, or None.
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollmesh.endpoint.servers.child_process import signal_name
+from rollmesh.endpoint.child_process import signal_name
 from rollmesh.errors import WorkerLost
 
 _MOST_SHOWN = 10

@@ -136,11 +136,7 @@ class FleetEnvs:
         shared = Supervisor(
             hub, pool or LocalPool(), options=options, processes=processes, tell=tell
         )
-        hosts: list[_Host] = []
-        for number in range(workers):
-            first = number * lanes_per_worker
-            worker = Worker(number, tuple(range(first, first + lanes_per_worker)), shared)
-            hosts += [worker] * lanes_per_worker
+        hosts = _working(workers, lanes_per_worker, shared)
         hosts += _served(addresses, len(hosts), workers, shared)
         setup = next(iter(named.values()), _NO_SETUP)
         try:
@@ -352,6 +348,16 @@ def _look_up(hub: Hub, worker: Worker, setups: Sequence[Setup]) -> None:
                 reason = str(refusal).removeprefix(f"{refusal.field}: ")
                 where = f"of task {setup.name!r}: " if setup.name else ""
                 raise InvalidSpec(refusal.field, f"{where}{reason}") from fault
+
+
+def _working(workers: int, lanes_per_worker: int, shared: Supervisor) -> list[_Host]:
+    """Return who holds each lane of the workers; none is started yet."""
+    hosts: list[_Host] = []
+    for number in range(workers):
+        first = number * lanes_per_worker
+        worker = Worker(number, tuple(range(first, first + lanes_per_worker)), shared)
+        hosts += [worker] * lanes_per_worker
+    return hosts
 
 
 def _served(

@@ -15,8 +15,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from rollmesh.endpoint.error_bodies import fault_of
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.servers.isolation import fault_of
 from rollmesh.errors import (
     EndpointFault,
     RollmeshError,

@@ -24,8 +24,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
+from rollmesh.endpoint.child_process import kill_group, let_go, spawn
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.servers.child_process import kill_group, let_go, spawn
 from rollmesh.fleet import guard
 from rollmesh.fleet.exits import WorkerExit, out_of_memory_kills
 from rollmesh.fleet.worker_spec import WorkerSpec

@@ -22,11 +22,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rollmesh.endpoint.child_process import begin, load_main
 from rollmesh.endpoint.envs.env_factory import EnvSource, find_source
 from rollmesh.endpoint.envs.env_loading import build_lane
 from rollmesh.endpoint.error_bodies import error, error_body
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.servers.child_process import begin, load_main
 from rollmesh.errors import ConnectionLost, InvalidValue, TransportTimeout, WireError
 from rollmesh.fleet.door import SERVICE
 from rollmesh.fleet.pool import LOG_MARK

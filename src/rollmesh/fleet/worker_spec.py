@@ -7,7 +7,6 @@ found by name. This module starts nothing.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
@@ -16,11 +15,11 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollmesh.endpoint.servers.isolation import find_target
+from rollmesh.endpoint.named_targets import find_target
 from rollmesh.endpoint.targets import is_address
 from rollmesh.errors import InvalidSpec
 from rollmesh.spaces.conformance import Policy
-from rollmesh.wire.metadata import decode_map, encode_map
+from rollmesh.wire.metadata import encode_map, map_from_text, map_to_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -83,14 +82,13 @@ class EnvTarget:
 
     def to_json(self) -> str:
         """Return it as JSON text, the same for equal targets."""
-        kwargs = base64.b64encode(encode_map(dict(self.env_kwargs))).decode()
-        return json.dumps([self.text, kwargs, self.main_file])
+        return json.dumps([self.text, map_to_text(self.env_kwargs), self.main_file])
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the target that a text stands for."""
         name, kwargs, main_file = json.loads(text)
-        return cls(text=name, env_kwargs=decode_map(base64.b64decode(kwargs)), main_file=main_file)
+        return cls(text=name, env_kwargs=map_from_text(kwargs), main_file=main_file)
 
 
 def _refuse_odd(path: str, detail: str) -> None:

@@ -77,7 +77,7 @@ def carry(info: Mapping[Any, Any], report: Report, root: str = "info") -> dict[A
         elif kind is np.ndarray and not value.dtype.hasobject:
             result[kept] = np.array(value)
         else:
-            result[kept] = _Carrier(report).value(value, f"{root}[{_bounded(key)}]", 1)
+            result[kept] = _Carrier(report).value(value, f"{root}[{bounded_repr(key)}]", 1)
     return result
 
 
@@ -147,7 +147,7 @@ class _Carrier:
             return frozenset(self.key(item, path) for item in key)
         if isinstance(key, (np.generic, enum.Enum)) and not isinstance(key, np.void):
             return key
-        return self._replace(key, f"{path}[{_bounded(key)}]", f"key of {_kind(key)}")
+        return self._replace(key, f"{path}[{bounded_repr(key)}]", f"key of {_kind(key)}")
 
     def _container(self, value: Any, path: str, depth: int) -> Any:
         if depth >= SIZE_LIMITS.nesting:
@@ -164,7 +164,7 @@ class _Carrier:
         inner = depth + 1
         if isinstance(value, Mapping):
             return {
-                self.key(key, path): self.value(item, f"{path}[{_bounded(key)}]", inner)
+                self.key(key, path): self.value(item, f"{path}[{bounded_repr(key)}]", inner)
                 for key, item in value.items()
             }
         if isinstance(value, (set, frozenset)):
@@ -195,7 +195,7 @@ class _Carrier:
         return result
 
     def _replace(self, value: Any, path: str, why: str) -> str:
-        text = _bounded(value)
+        text = bounded_repr(value)
         self._report(path, f"{why}; replaced by its repr {text}")
         return text
 
@@ -213,7 +213,7 @@ def _kind(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
-def _bounded(value: Any) -> str:
+def bounded_repr(value: Any) -> str:
     """Return a `repr` of bounded length, whatever the object does."""
     try:
         text = repr(value)

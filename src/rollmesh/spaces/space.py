@@ -377,15 +377,10 @@ class Dict(Space):
         )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Tuple(Space):
-    """Spaces by position."""
+class _ByPosition(Space):
+    """What spaces that hold others by position have in common."""
 
     spaces: tuple[Space, ...]
-
-    def __init__(self, spaces: Iterable[Space]) -> None:
-        self._set(spaces=_checked_spaces("Tuple", spaces))
-        self._check_depth()
 
     @property
     def children(self) -> tuple[Space, ...]:
@@ -395,7 +390,18 @@ class Tuple(Space):
         return self.spaces[index]
 
     def __repr__(self) -> str:
-        return f"Tuple({', '.join(map(repr, self.spaces))})"
+        return f"{type(self).__name__}({', '.join(map(repr, self.spaces))})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tuple(_ByPosition):
+    """Spaces by position."""
+
+    spaces: tuple[Space, ...]
+
+    def __init__(self, spaces: Iterable[Space]) -> None:
+        self._set(spaces=_checked_spaces("Tuple", spaces))
+        self._check_depth()
 
     def compile(self, path: str, leaves: list[LeafCodec]) -> Branch | None:
         return TupleBranch(
@@ -455,7 +461,7 @@ class Graph(Space):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OneOf(Space):
+class OneOf(_ByPosition):
     """A value of one of several spaces, with the index of that space."""
 
     spaces: tuple[Space, ...]
@@ -466,16 +472,6 @@ class OneOf(Space):
             raise InvalidValue("OneOf", "expected at least one space")
         self._set(spaces=checked)
         self._check_depth()
-
-    @property
-    def children(self) -> tuple[Space, ...]:
-        return self.spaces
-
-    def __getitem__(self, index: int) -> Space:
-        return self.spaces[index]
-
-    def __repr__(self) -> str:
-        return f"OneOf({', '.join(map(repr, self.spaces))})"
 
     def compile(self, path: str, leaves: list[LeafCodec]) -> Branch | None:
         leaves.append(OneOfLeaf(path, [space.codec for space in self.spaces]))

@@ -13,6 +13,7 @@ grpc is imported here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -37,6 +38,7 @@ from rollmesh.transport.grpc_common import (
 from rollmesh.transport.grpc_engine import Answer, Begin, CallRefused, make_engine
 from rollmesh.transport.grpc_loading import grpc
 from rollmesh.transport.grpc_server import GrpcServerConnection, as_text, hello_of, offer_of
+from rollmesh.transport.listening import IN_USE
 from rollmesh.transport.security import Peer, TlsServer, Token, peer_of_grpc
 from rollmesh.transport.unix_paths import bind_path, unlink_own
 from rollmesh.wire import protobuf as wire
@@ -60,6 +62,7 @@ _STOP_S = 10.0
 _WATCH_S = 0.25
 _SEND_S = 2.0
 _BACKLOG = 16
+_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - to know them
 _Read = TypeVar("_Read")
 
 
@@ -170,6 +173,7 @@ class GrpcListener:
             return self._bind_unix(address)
         host = "127.0.0.1" if address.host == "localhost" else address.host
         target = target_of(Address(protocol="grpc", family="tcp", host=host, port=address.port))
+        _check_free(address, host)
         try:
             if tls is None:
                 port = self._engine.add_port(target, None)
@@ -319,6 +323,39 @@ class GrpcListener:
             if call in self._watchers:
                 self._watchers[call] = health
         return True
+
+
+def _check_free(address: Address, host: str) -> None:
+    """Refuse an address that cannot be bound, before grpc tries: it would print a line of its own.
+
+    Somebody may take the port between this and grpc's bind, which is told all the same. The socket
+    never listens, so that no client meets it.
+
+    Raises:
+        ListenFailed: Nothing that the host stands for can be bound.
+    """
+    try:
+        found = socket.getaddrinfo(
+            host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as error:
+        raise ListenFailed(str(address), f"the host is not known: {error}") from error
+    failures: list[OSError] = []
+    for family, kind, number, _, where in found:
+        try:
+            with socket.socket(family, kind, number) as sock:
+                if os.name == "posix":  # as grpc does: a port in TIME_WAIT is free
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(where)
+        except OSError as error:
+            failures.append(error)
+        else:
+            return
+    taken = [failure for failure in failures if failure.errno == errno.EADDRINUSE]
+    if taken:
+        raise ListenFailed(str(address), IN_USE) from taken[0]
+    if host not in _WILDCARDS:  # there grpc also tries the other family
+        raise ListenFailed(str(address), str(failures[-1])) from failures[-1]
 
 
 def _read(read: Callable[[], _Read]) -> _Read:

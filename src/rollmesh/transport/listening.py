@@ -27,6 +27,11 @@ WRAP_S = 10.0
 """How long a wrapper (a TLS handshake) may take on the accepting side."""
 _FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _FULL_PAUSE_S = 0.05
+IN_USE = (
+    "address in use: another server listens there; stop it, choose another port, or port 0 for a "
+    "free one"
+)
+"""What is told of a port that is taken."""
 
 
 class Listener(ABC):
@@ -199,11 +204,7 @@ def _bind_tcp(address: Address) -> socket.socket:
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
-            raise ListenFailed(
-                str(address),
-                "address in use: another server listens there; stop it, choose another port, or "
-                "port 0 for a free one",
-            ) from error
+            raise ListenFailed(str(address), IN_USE) from error
         raise ListenFailed(str(address), str(error)) from error
     return sock
 

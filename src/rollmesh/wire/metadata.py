@@ -16,6 +16,7 @@ info never ends an episode. When decoded it is refused, before anything is alloc
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import enum
 import struct
@@ -26,9 +27,10 @@ import numpy as np
 
 from rollmesh.errors import WireError
 from rollmesh.limits import SIZE_LIMITS
+from rollmesh.spaces.metadata import bounded_repr
 from rollmesh.wire.metadata_reading import FLAT_KINDS, decode_map
 
-__all__ = ["Report", "decode_map", "encode_map"]
+__all__ = ["Report", "decode_map", "encode_map", "map_from_text", "map_to_text"]
 
 Report: TypeAlias = Callable[[str, str], None]
 """Takes the path (`info['camera']['pose']`) and a sentence about it."""
@@ -49,7 +51,6 @@ _SIZED = struct.Struct("<cI").pack
 _DATE_TIME = struct.Struct("<HBBBBBIB").pack
 _TIME = struct.Struct("<BBBIB").pack
 _DELTA = struct.Struct("<iII").pack
-_REPR_LIMIT = 200
 _MOST_KEYS = 4096
 _SURROGATES = "surrogatepass"
 
@@ -81,6 +82,20 @@ def encode_map(
             f"({SIZE_LIMITS.message_bytes}); send less in an info"
         )
     return encoded
+
+
+def map_to_text(values: Mapping[Any, Any]) -> str:
+    """Return a map as ASCII text, for what is told as JSON."""
+    return base64.b64encode(encode_map(values)).decode()
+
+
+def map_from_text(text: str) -> dict[Any, Any]:
+    """Return the map that a text of `map_to_text` stands for.
+
+    Raises:
+        WireError: It stands for no map.
+    """
+    return decode_map(base64.b64decode(text))
 
 
 class _TooMuch(Exception):  # noqa: N818 - never leaves this module
@@ -132,9 +147,9 @@ class _Writer:
             self._any(value, depth, path, key)
         except _TooMuch as why:
             del self.out[start:]
-            text = _bounded(value)
+            text = bounded_repr(value)
             _text(self.out, text)
-            self.tell(f"{path}[{_bounded(key)}]", f"{why}; replaced by its repr {text}")
+            self.tell(f"{path}[{bounded_repr(key)}]", f"{why}; replaced by its repr {text}")
 
     def _key(self, key: Any, depth: int, path: str) -> bool:
         """Write a key; False where it cannot be written."""
@@ -146,7 +161,7 @@ class _Writer:
                 self._any(key, depth + 1, path, key)
         except _TooMuch as why:
             del self.out[start:]
-            self.tell(path, f"key {_bounded(key)}: {why}; left out with its value")
+            self.tell(path, f"key {bounded_repr(key)}: {why}; left out with its value")
             return False
         return True
 
@@ -160,9 +175,9 @@ class _Writer:
         elif isinstance(value, (Mapping, list, tuple, set, frozenset)):
             if depth >= SIZE_LIMITS.nesting:
                 raise _TooMuch(f"nested deeper than {SIZE_LIMITS.nesting} levels")
-            self._container(value, depth, f"{path}[{_bounded(key)}]")
+            self._container(value, depth, f"{path}[{bounded_repr(key)}]")
         elif isinstance(value, np.ndarray):
-            self._array(value, depth, f"{path}[{_bounded(key)}]")
+            self._array(value, depth, f"{path}[{bounded_repr(key)}]")
         elif isinstance(value, np.generic):
             self._scalar(value)
         else:
@@ -377,12 +392,3 @@ def _key_bytes(key: str) -> bytes:
     if len(_KEYS) < _MOST_KEYS:
         _KEYS[key] = encoded
     return encoded
-
-
-def _bounded(value: Any) -> str:
-    """Return a `repr` of bounded length, whatever the object does."""
-    try:
-        text = repr(value)
-    except Exception as error:  # noqa: BLE001 - a broken __repr__ must not end an episode
-        text = f"<{type(value).__qualname__} whose repr raised {type(error).__name__}>"
-    return text if len(text) <= _REPR_LIMIT else text[: _REPR_LIMIT - 1] + "…"

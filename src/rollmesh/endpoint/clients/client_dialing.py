@@ -20,7 +20,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from rollmesh.endpoint.clients.client_options import ClientOptions
+from rollmesh.endpoint.clients.client_options import ClientOptions, refusal_hint, silence_hint
 from rollmesh.endpoint.identity import who_we_are
 from rollmesh.errors import (
     ConnectFailed,
@@ -253,7 +253,8 @@ class Door:
             self._check_interrupt()
             raise _NotNow(
                 f"somebody accepts connections at {self.address} but gives no welcome ({error}); "
-                f"is it a rollmesh server, has it stopped, and does it want {self._may_miss}?",
+                f"is it a rollmesh server, has it stopped, and does it want {self._may_miss}? "
+                f"{silence_hint(self.options.token)}",
                 may_be_cut=isinstance(error, TransportTimeout),
             ) from error
         except WireError as error:
@@ -297,12 +298,10 @@ class Door:
     def _raise_refusal(self, body: ErrorBody) -> None:
         if body.code in WAITABLE:
             raise _NotNow(f"it is {body.code}: {body.message}")
-        hints = {
-            "unauthenticated": "; give its token: token=…, ROLLMESH_TOKEN or ROLLMESH_TOKEN_FILE",
-        }
-        raise self._refused(
-            f"it refused us ({body.code})", body.message + hints.get(body.code, ""), body.code
-        )
+        detail = body.message
+        if body.code == "unauthenticated":
+            detail = f"{detail}; {refusal_hint(self.options.token)}"
+        raise self._refused(f"it refused us ({body.code})", detail, body.code)
 
     @property
     def _may_miss(self) -> str:

@@ -20,12 +20,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from rollmesh.errors import InvalidSpec
 from rollmesh.limits import check_duration
 from rollmesh.transport.connection import ConnectionOptions
-from rollmesh.transport.security import TlsClient, Token, client_tls, load_token, read_switch
+from rollmesh.transport.security import (
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    TlsClient,
+    Token,
+    client_tls,
+    load_token,
+    read_switch,
+)
 
 Transport: TypeAlias = Literal["auto", "native", "grpc"]
 """`auto` takes the fastest path that the server offers; the others force one."""
@@ -33,6 +41,14 @@ Transport: TypeAlias = Literal["auto", "native", "grpc"]
 TRANSPORTS: tuple[str, ...] = get_args(Transport)
 TRANSPORT_VARIABLE = "ROLLMESH_TRANSPORT"
 PLAINTEXT_VARIABLE = "ROLLMESH_INSECURE_PLAINTEXT"
+
+_ADDED = " with kwargs ("
+"""What Gymnasium puts between an error of ours and the values of all arguments."""
+
+_GIVE = (
+    "give the server's: --token-file on the command line, token= or token_file= in Python, "
+    f"{TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE} in the environment"
+)
 
 RESUME_GRACE_S = 10.0
 """How long a client tries to get its session back after a drop; servers keep one as long."""
@@ -91,6 +107,8 @@ def client_options(
         InvalidSpec: One of them is wrong, or two contradict each other.
     """
     variables = os.environ if environ is None else environ
+    if tls is not None and not isinstance(cast("object", tls), TlsClient):
+        raise InvalidSpec("tls", f"wants TlsClient(ca=…) or None, got {type(tls).__name__}")
     given = {name: value for name, value in options.items() if value is not None}
     given.setdefault("transport", variables.get(TRANSPORT_VARIABLE) or "auto")
     given.setdefault("insecure_plaintext", read_switch(PLAINTEXT_VARIABLE, variables))
@@ -99,6 +117,70 @@ def client_options(
         tls=client_tls(environ=variables) if tls is None else tls,
         **given,
     )
+
+
+class Connecting(TypedDict, total=False):
+    """How to connect, said one by one; what is left out comes from the environment.
+
+    Attributes:
+        token: The secret that the server wants.
+        token_file: A file that holds it.
+        tls: How to talk TLS.
+        transport: Which path to take.
+        resume_grace_s: See `ClientOptions`.
+        insecure_plaintext: See `ClientOptions`.
+    """
+
+    token: str | Token | None
+    token_file: str | os.PathLike[str] | None
+    tls: TlsClient | None
+    transport: Transport | None
+    resume_grace_s: float | None
+    insecure_plaintext: bool | None
+
+
+class WrongArgument(InvalidSpec, TypeError):  # noqa: N818 - as its family
+    """An argument that what is served cannot be made with.
+
+    A `TypeError` too, and made from its text alone: `gymnasium.make` makes it again with the values
+    of all arguments added. They are left out here, since a token may be among them.
+    """
+
+    def __init__(self, text: str) -> None:
+        field, _, detail = text.partition(_ADDED)[0].partition(": ")
+        super().__init__(field, detail)
+
+
+def given_options(options: ClientOptions | None, given: Connecting) -> ClientOptions | None:
+    """Return how to connect, said as a whole or one by one; None where nothing was said.
+
+    Raises:
+        WrongArgument: There is no such argument.
+        InvalidSpec: It was said both ways, or one of them is wrong.
+    """
+    for name in given:
+        if name not in Connecting.__annotations__:
+            known = ", ".join(Connecting.__annotations__)
+            raise WrongArgument(f"{name}: is no argument here; how to connect is said by {known}")
+    said = [name for name, value in given.items() if value is not None]
+    if not said:
+        return options
+    if options is not None:
+        raise InvalidSpec("options", f"give options or {', '.join(said)}, not both")
+    return client_options(**given)
+
+
+def refusal_hint(token: Token | None) -> str:
+    """Return what to do about a server that wants another token than it got."""
+    what = "no token was given" if token is None else "the token given was refused"
+    return f"{what}; {_GIVE}"
+
+
+def silence_hint(token: Token | None) -> str:
+    """Return what to say of our token where a server hung up without a word."""
+    if token is None:
+        return f"No token was given; if it wants one, {_GIVE}"
+    return "A token was given; is it the server's?"
 
 
 def portable(options: ClientOptions | None) -> ClientOptions | None:

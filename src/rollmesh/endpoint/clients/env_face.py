@@ -7,13 +7,17 @@ know Gymnasium.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollmesh.endpoint.clients.client_options import (
     ClientOptions,
+    Connecting,
+    WrongArgument,
     client_options,
     connect_again,
+    given_options,
     portable,
 )
 from rollmesh.endpoint.clients.env_client import HasEnvPort, RemoteEnvPort, connect_env
@@ -38,25 +42,28 @@ class EnvFace(HasEnvPort):
 
     address: str
     _is_open = False
+    _spec: Any = None
 
     def _connect(
         self,
         address: str,
         options: ClientOptions | None,
+        given: Connecting,
+        *,
         limits: Limits | None,
         port: RemoteEnvPort | None,
     ) -> None:
         """Connect, or take over a connection to that address.
 
         Raises:
-            InvalidSpec: That is no address.
+            InvalidSpec: That is no address, or the options are wrong.
             EndpointFault: Nobody answered in time, or the server refused.
         """
         self.address = address
-        self._options = options
+        self._options = given_options(options, given)
         self._limits = limits or Limits()
         self.port = port or connect_env(
-            address, options or client_options(), limits=self._limits, lanes=False
+            address, self._options or client_options(), limits=self._limits, lanes=False
         )
         self._is_open = True
         contract = self.contract
@@ -71,6 +78,15 @@ class EnvFace(HasEnvPort):
     def contract(self) -> EnvContract:
         """The env's spaces and what else is known of it."""
         return self.port.contract
+
+    @property
+    def spec(self) -> Any:
+        """How Gymnasium made it, without the token: specs are printed, and kept in files."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: Any) -> None:
+        self._spec = _without_token(spec)
 
     def render(self) -> Any:
         """Return what the served env renders.
@@ -107,16 +123,12 @@ class EnvFace(HasEnvPort):
             self.port.close(self._limits.close_s)
 
 
-class OtherRenderMode(InvalidSpec, TypeError):  # noqa: N818 - as its family
+class OtherRenderMode(WrongArgument):
     """The served env renders in another mode than the caller asked for.
 
-    A `TypeError` too, and made from its text alone: `gymnasium.make` adds to it, and code that asks
-    every env for a mode (`make_vec_env` of Stable-Baselines3) then tries without.
+    Code that asks every env for a mode (`make_vec_env` of Stable-Baselines3) takes a `TypeError`
+    for "without, then", and tries again.
     """
-
-    def __init__(self, text: str) -> None:
-        field, _, detail = text.partition(": ")
-        super().__init__(field, detail)
 
 
 def check_render_mode(render_mode: str | None, contract: EnvContract) -> None:
@@ -153,3 +165,16 @@ def check_seed(field: str, seed: Any) -> None:
     is_int = not isinstance(seed, bool) and hasattr(seed, "__index__")
     if not is_int or not 0 <= int(seed) < _SEEDS:
         raise InvalidSpec(field, f"wants an int from 0 to 2**63 - 1, or None, got {seed!r}")
+
+
+def _without_token(spec: Any) -> Any:
+    """Return a spec of Gymnasium's with the arguments that may lie in a file."""
+    kwargs: Mapping[str, Any] = getattr(spec, "kwargs", {})
+    kept = {name: value for name, value in kwargs.items() if name != "token"}
+    if isinstance(kept.get("options"), ClientOptions):
+        kept["options"] = portable(kept["options"])
+    if kept == kwargs:
+        return spec
+    cleaned = copy.copy(spec)
+    cleaned.kwargs = kept
+    return cleaned

@@ -17,7 +17,12 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from rollmesh.endpoint.clients.client_options import ClientOptions, client_options
+from rollmesh.endpoint.clients.client_options import (
+    ClientOptions,
+    client_options,
+    refusal_hint,
+    silence_hint,
+)
 from rollmesh.endpoint.error_bodies import Refused
 from rollmesh.errors import (
     ConnectFailed,
@@ -206,11 +211,13 @@ def _try(
             return _look(address, options, one, plan)
         except _Unwelcome as unwelcome:
             detail = f"{unwelcome.body.code}: {unwelcome.body.message}"
+            if unwelcome.body.code == "unauthenticated":
+                detail = f"{detail}; {refusal_hint(options.token)}"
             if unwelcome.body.code != "incompatible":
                 break
         except (TransportError, TransportTimeout, WireError) as error:
             health: Health = "unreachable" if isinstance(error, ConnectFailed) else "refused"
-            detail = _hint(address, error, with_tls=options.tls is not None)
+            detail = _hint(address, error, options)
             return ProbeReport(address=str(address), health=health, detail=detail)
     return ProbeReport(address=str(address), health="refused", detail=detail)
 
@@ -409,12 +416,12 @@ def _percentile(sorted_ns: list[int], percent: int) -> float:
 # ---------------------------------------------------------------------------------- in words
 
 
-def _hint(address: Address, error: Exception, *, with_tls: bool) -> str:
+def _hint(address: Address, error: Exception, options: ClientOptions) -> str:
     text = str(error).removeprefix(f"{address}: ")
     other = str(address).replace("rollmesh+", "") if address.protocol == "native" else ""
     if address.protocol == "grpc":
         other = f"rollmesh+{address}"
-    wanted = _OUR_CERTIFICATE if with_tls else "TLS (--tls-ca)"
+    wanted = "TLS (--tls-ca)" if options.tls is None else _OUR_CERTIFICATE
     if isinstance(error, ConnectFailed):
         is_unheard = address.protocol == "grpc" and _GRPC_UNHEARD in text
         if is_unheard and _is_somebody_there(address):
@@ -424,7 +431,8 @@ def _hint(address: Address, error: Exception, *, with_tls: bool) -> str:
         return text
     return (
         f"somebody accepts connections but gives no welcome ({text}); is it a rollmesh server, "
-        f"does it want {wanted}, and is the scheme right (the other one is {other})?"
+        f"does it want {wanted}, and is the scheme right (the other one is {other})? "
+        f"{silence_hint(options.token)}"
     )
 
 

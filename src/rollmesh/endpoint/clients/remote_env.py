@@ -6,11 +6,11 @@ Importing this module imports Gymnasium; `rollmesh.RemoteEnv` does so when it is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from rollmesh.endpoint.clients.client_options import ClientOptions
+from rollmesh.endpoint.clients.client_options import ClientOptions, Connecting
 from rollmesh.endpoint.clients.env_client import RemoteEnvPort
 from rollmesh.endpoint.clients.env_face import (
     EnvFace,
@@ -25,8 +25,11 @@ from rollmesh.limits import Limits
 from rollmesh.ports import EnvContract, ResetRequest, StepRequest
 from rollmesh.spaces.gymnasium import to_gymnasium
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-class RemoteEnv(EnvFace, gymnasium.Env[Any, Any]):
+
+class RemoteEnv(EnvFace, gymnasium.Env[Any, Any]):  # pyright: ignore[reportIncompatibleVariableOverride] - spec
     """A served env, used like a local one; a context manager.
 
     ```python
@@ -43,17 +46,20 @@ class RemoteEnv(EnvFace, gymnasium.Env[Any, Any]):
 
     Args:
         address: Where the env is served.
-        options: How to connect; for a token and the like see `rollmesh.connect`.
+        options: How to connect, as a whole.
         limits: How long connecting, a reset, a step, and closing may take.
         render_mode: What the caller expects the server to render; checked.
         port: A connection to that address to take over.
+        connecting: How to connect, one by one as in `rollmesh.connect`: `token`, `token_file`,
+            `tls`, `transport`, `resume_grace_s`, `insecure_plaintext`.
 
     Attributes:
         port: What the runtime drives.
         address: Where it is served.
 
     Raises:
-        InvalidSpec: That is no address, or the env has several lanes or another render mode.
+        InvalidSpec: That is no address, the options do not go with it, or the env has several
+            lanes or another render mode.
         EndpointFault: Nobody answered in time, or the server refused.
 
     Guarantees: observations are the caller's own, and may be written into.
@@ -61,14 +67,15 @@ class RemoteEnv(EnvFace, gymnasium.Env[Any, Any]):
 
     def __init__(
         self,
-        address: str,
+        address: str = "",  # gymnasium.make prints all values where Python misses one
         *,
         options: ClientOptions | None = None,
         limits: Limits | None = None,
         render_mode: str | None = None,
         port: RemoteEnvPort | None = None,
+        **connecting: Unpack[Connecting],
     ) -> None:
-        self._connect(address, options, limits, port)
+        self._connect(address, options, connecting, limits=limits, port=port)
         contract = self.contract
         try:
             _check_width(contract)

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from rollmesh.endpoint.clients.client_options import (
     ClientOptions,
+    Connecting,
     client_options,
     connect_again,
+    given_options,
     portable,
 )
-from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute, connect_model
+from rollmesh.endpoint.clients.model_client import HasModelAddress, connect_model
+from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.clients.remote_calls import Calls, is_closed
 from rollmesh.endpoint.envs.contracts import difference
 from rollmesh.errors import InvalidSpec
@@ -31,7 +34,7 @@ from rollmesh.spaces.space import Space
 from rollmesh.transport.address import parse_address
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 __all__ = ["RemoteModel"]
 
@@ -54,20 +57,27 @@ class RemoteModel(HasModelAddress):
 
     Args:
         address: Where the model is served.
-        options: How to connect; for a token and the like see `rollmesh.connect`.
+        options: How to connect, as a whole.
         limits: How long connecting, a predict, and closing may take.
+        connecting: How to connect, one by one as in `rollmesh.connect`: `token`, `token_file`,
+            `tls`, `transport`, `resume_grace_s`, `insecure_plaintext`.
 
     Raises:
-        InvalidSpec: That is no address.
+        InvalidSpec: That is no address, or the options do not go with it.
     """
 
     def __init__(
-        self, address: str, *, options: ClientOptions | None = None, limits: Limits | None = None
+        self,
+        address: str,
+        *,
+        options: ClientOptions | None = None,
+        limits: Limits | None = None,
+        **connecting: Unpack[Connecting],
     ) -> None:
         parse_address(address)
         self.address = address
-        self.options = options or client_options()
-        self._given = options
+        self._given = given_options(options, connecting)
+        self.options = self._given or client_options()
         self._limits = limits or Limits()
         self._calls = Calls(f"model at {address}", "model")
         self._checker = Checker("observation", "warn")

@@ -6,7 +6,7 @@ Importing this module imports Gymnasium; `rollmesh.RemoteVectorEnv` does so when
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode as TheirMode
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rollmesh.endpoint.clients.client_options import ClientOptions
+from rollmesh.endpoint.clients.client_options import ClientOptions, Connecting
 from rollmesh.endpoint.clients.env_client import RemoteEnvPort
 from rollmesh.endpoint.clients.env_face import (
     EnvFace,
@@ -40,10 +40,13 @@ from rollmesh.ports import (
 from rollmesh.spaces.codec import Leaves
 from rollmesh.spaces.gymnasium import to_gymnasium
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _MASK = "reset_mask"
 
 
-class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):
+class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):  # pyright: ignore[reportIncompatibleVariableOverride] - spec
     """A served env with any number of lanes, used like a local vector env; a context manager.
 
     Its autoreset mode is the server's (`metadata["autoreset_mode"]`). Where the served env can
@@ -53,18 +56,21 @@ class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):
 
     Args:
         address: Where the env is served.
-        options: How to connect; for a token and the like see `rollmesh.connect`.
+        options: How to connect, as a whole.
         limits: How long connecting, a reset, a step, and closing may take.
         num_envs: How many lanes are expected; checked.
         render_mode: What the caller expects the server to render; checked.
         port: A connection to that address to take over.
+        connecting: How to connect, one by one as in `rollmesh.connect`: `token`, `token_file`,
+            `tls`, `transport`, `resume_grace_s`, `insecure_plaintext`.
 
     Attributes:
         port: What the runtime drives.
         address: Where it is served.
 
     Raises:
-        InvalidSpec: That is no address, or the env has another width or render mode.
+        InvalidSpec: That is no address, the options do not go with it, or the env has another
+            width or render mode.
         EndpointFault: Nobody answered in time, or the server refused.
 
     Guarantees: observations are the caller's own, and may be written into.
@@ -72,15 +78,16 @@ class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        address: str,
+        address: str = "",  # gymnasium.make prints all values where Python misses one
         *,
         options: ClientOptions | None = None,
         limits: Limits | None = None,
         num_envs: int | None = None,
         render_mode: str | None = None,
         port: RemoteEnvPort | None = None,
+        **connecting: Unpack[Connecting],
     ) -> None:
-        self._connect(address, options, limits, port)
+        self._connect(address, options, connecting, limits=limits, port=port)
         contract = self.contract
         try:
             _check_width(contract, num_envs)

@@ -21,7 +21,7 @@ from rollmesh.endpoint.envs.gym_env import GymEnvPort
 from rollmesh.endpoint.envs.hosted_env import HostedEnv, discard
 from rollmesh.endpoint.envs.lane_envs import LaneEnvs
 from rollmesh.endpoint.envs.vector_env import VectorEnvPort
-from rollmesh.endpoint.faults import fault_from
+from rollmesh.endpoint.faults import construction_fault
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.endpoint.reporting import OnceReporter, Report, log_warning
 from rollmesh.errors import InvalidSpec
@@ -150,10 +150,8 @@ class _Opener:
         except InvalidSpec:
             raise
         except BaseException as exc:
-            if isinstance(exc, KeyboardInterrupt):
-                exc = RuntimeError("the env's constructor raised KeyboardInterrupt")
             where = f"building {source.name}"
-            raise fault_from(exc, outcome="not_done", env_index=lane, where=where) from exc
+            raise construction_fault(exc, where=where, env_index=lane) from exc
 
     def open_list(
         self, envs: Sequence[Any], num_envs: int | None, env_kwargs: Mapping[str, Any] | None

@@ -18,6 +18,7 @@ import bisect
 import copy
 import logging
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -28,7 +29,6 @@ from rollmesh.endpoint.models.batch_wait import FixedWait, LearnedWait, WaitPoli
 from rollmesh.endpoint.models.private_rows import Slab, SlabMaker, gather_private
 from rollmesh.endpoint.models.submitting import SubmittingModel
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.servers.watchdog import now_ns
 from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, SessionLost
 from rollmesh.ports import (
     AdapterContext,
@@ -42,6 +42,7 @@ from rollmesh.ports import (
 from rollmesh.spaces.space import Space
 
 _logger = logging.getLogger(__name__)
+_now_ns = time.perf_counter_ns
 
 _BATCH = "batch"
 _GONE = (PortTimeout, SessionLost)
@@ -137,7 +138,7 @@ class BatchingModel(SubmittingModel):
         with self._lock:
             if method == "reset_adapter":
                 mine = [one for one in request.episode_ids if self._owners.get(one) == route]
-                self._wait_policy.ended(route, mine, now_ns())
+                self._wait_policy.ended(route, mine, _now_ns())
             else:
                 mine = self._episodes_of(route)
                 self._wait_policy.released(route, mine)
@@ -165,7 +166,7 @@ class BatchingModel(SubmittingModel):
                 callback(_not_yours(info.episode_id))
                 return
         episode_ids = [info.episode_id for info in request.episode_info]
-        at_ns = now_ns()
+        at_ns = _now_ns()
         waits = _Waiting(request, callback, at_ns)
         if self._slabs.is_worth_it and len(self._owners) > 1:
             self._copy_early(waits)
@@ -228,7 +229,7 @@ class BatchingModel(SubmittingModel):
         try:
             while self._queues and self._waiting_rows < self._max_batch:
                 oldest_ns = min([waiting[0].arrived_ns for waiting in self._queues.values()])
-                pause = self._wait_policy.pause(self._waiting_rows, oldest_ns, now_ns())
+                pause = self._wait_policy.pause(self._waiting_rows, oldest_ns, _now_ns())
                 if pause is None:
                     return
                 self._wanted_rows = min(pause.rows, self._max_batch)
@@ -263,7 +264,7 @@ class BatchingModel(SubmittingModel):
 
     def _forward(self, batch: list[_Waiting]) -> None:
         """Ask the model, once; where that fails, ask it for each request alone."""
-        started_ns = now_ns()
+        started_ns = _now_ns()
         rows = sum([len(one.request.episode_info) for one in batch])
         try:
             reply: Any = self._port.predict(self._merged(batch, rows))
@@ -278,10 +279,10 @@ class BatchingModel(SubmittingModel):
         self.rows += rows
         with self._lock:
             self._wait_policy.answered(
-                [info.episode_id for one in batch for info in one.request.episode_info], now_ns()
+                [info.episode_id for one in batch for info in one.request.episode_info], _now_ns()
             )
         self._hand_out(reply, batch)
-        self._took.append((rows, now_ns() - started_ns))
+        self._took.append((rows, _now_ns() - started_ns))
 
     def _hand_out(self, reply: Any, batch: list[_Waiting]) -> None:
         if isinstance(reply, BaseException):

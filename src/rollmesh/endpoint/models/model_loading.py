@@ -25,16 +25,11 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import PurePath
 from typing import Any, cast
 
-from rollmesh.endpoint.clients.model_client import (
-    HasModelAddress,
-    ModelRoute,
-    RemoteModelPort,
-    connect_model,
-)
+from rollmesh.endpoint.clients.model_client import HasModelAddress, RemoteModelPort, connect_model
+from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.faults import fault_from
 from rollmesh.endpoint.models.corners import find_corners
 from rollmesh.endpoint.models.declared_spaces import check_declared
@@ -114,6 +109,13 @@ class _Opening:
             raise
         return port
 
+    def bare_route(self) -> ModelRoute:
+        """Return what a served model is told where nothing but the spaces is known."""
+        contract = EnvContract(
+            id="env", observation_space=self.observation_space, action_space=self.action_space
+        )
+        return ModelRoute(contract=contract)
+
     def _check(self, model: object, name: str) -> None:
         """Refuse a policy that declares other spaces."""
         trained = model.algorithm if isinstance(model, StableBaselinesPolicy) else model
@@ -148,7 +150,7 @@ class SharedPolicy:
         self._conformance: Policy = conformance
         self._policy: object = None
         self._loaded = False
-        self._is_random = isinstance(model, str) and model == "random"
+        self._is_random = _is_random(model)
         if self._is_random:
             _refuse_kwargs(model_kwargs, "the random policy")
             self._build: _Instance | Callable[[], object] = _Instance(None)
@@ -258,44 +260,47 @@ def open_model(
         report=report,
         policy_seed_of=policy_seed_of,
     )
-    limit = (limits or Limits()).model_connect_s
-    if model == "random" and isinstance(model, str):
-        _refuse_kwargs(model_kwargs, "the random policy")
-        build: _Instance | Callable[[], object] = _Instance(RandomPolicy(action_space))
-    else:
-        resolved = _resolved(model)
-        if isinstance(resolved, (Address, HasModelAddress)):
-            _refuse_kwargs(model_kwargs, "a served model")
-            route = route or ModelRoute(
-                contract=EnvContract(
-                    id="env", observation_space=observation_space, action_space=action_space
-                )
-            )
-            port = _connect(resolved, route, limits, cancel)
-            if isinstance(port, RemoteModelPort):
-                port.thread = thread
-            return port
-        build = _builder(resolved, model_kwargs)
-    if not isinstance(build, _Instance):
-        return _open_on_thread(
-            lambda: opening.port(build(), closes=True, load=_load_once), thread, limit
-        )
-    if thread is not None and isinstance(model, (str, os.PathLike)):
-        on_thread = partial(opening.port, build.model, closes=False, load=_load_once)
-        return _open_on_thread(on_thread, thread, limit)
-    return opening.port(build.model, closes=False, load=_load_once)
+    limits = limits or Limits()
+    resolved = RandomPolicy(action_space) if _is_random(model) else _resolved(model)
+    if isinstance(resolved, (Address, HasModelAddress)):
+        _refuse_kwargs(model_kwargs, "a served model")
+        return _open_served(resolved, route or opening.bare_route(), limits, cancel, thread=thread)
+    build = _builder(resolved, model_kwargs)
+    if isinstance(build, _Instance):
+        is_named = isinstance(model, (str, os.PathLike))
+        return _open_instance(opening, build.model, limits, thread=thread if is_named else None)
+    return _open_on_thread(
+        lambda: opening.port(build(), closes=True, load=_load_once), thread, limits.model_connect_s
+    )
 
 
-def _connect(
+def _open_served(
     target: Address | HasModelAddress,
     route: ModelRoute,
-    limits: Limits | None,
+    limits: Limits,
     cancel: CancelToken | None,
+    *,
+    thread: OwnThread | None,
 ) -> ModelPort:
-    """Connect to a served model."""
+    """Connect to a served model, for an env that lives on `thread`."""
     if isinstance(target, Address):
-        return connect_model(target.text, route, limits=limits, cancel=cancel)
-    return connect_model(target.address, route, target.options, limits=limits, cancel=cancel)
+        port = connect_model(target.text, route, limits=limits, cancel=cancel)
+    else:
+        port = connect_model(target.address, route, target.options, limits=limits, cancel=cancel)
+    if isinstance(port, RemoteModelPort):
+        port.thread = thread
+    return port
+
+
+def _open_instance(
+    opening: _Opening, model: object, limits: Limits, *, thread: OwnThread | None
+) -> ModelPort:
+    """Open a policy that is there already: on `thread`, or else where we are."""
+    if thread is None:
+        return opening.port(model, closes=False, load=_load_once)
+    return _open_on_thread(
+        lambda: opening.port(model, closes=False, load=_load_once), thread, limits.model_connect_s
+    )
 
 
 @dataclass(frozen=True)
@@ -306,6 +311,10 @@ class _Instance:
 @dataclass(frozen=True)
 class _PolicyFile:
     path: str
+
+
+def _is_random(model: object) -> bool:
+    return isinstance(model, str) and model == "random"
 
 
 def _resolved(model: object) -> object:
@@ -356,7 +365,8 @@ def _builder(
     elif callable(model) and not isinstance(model, Model) and hasattr(model, "__name__"):
         factory = model
     else:
-        _refuse_kwargs(model_kwargs, "an instance")
+        what = "the random policy" if isinstance(model, RandomPolicy) else "an instance"
+        _refuse_kwargs(model_kwargs, what)
         return _Instance(model)
     kwargs = dict(model_kwargs or {})
 

@@ -11,7 +11,6 @@ ended. `replica_of` makes replicas of such processes, for `ReplicatedModel`.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import logging
@@ -24,17 +23,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rollmesh.endpoint.child_process import how_it_ended, kill_group, outwait, spawn
 from rollmesh.endpoint.clients.client_options import client_options
-from rollmesh.endpoint.clients.model_client import ModelRoute, connect_replica
+from rollmesh.endpoint.clients.model_client import connect_replica
+from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.models.replica_seats import Opener, Replica
+from rollmesh.endpoint.named_targets import find_target
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.servers.child_process import how_it_ended, kill_group, outwait, spawn
-from rollmesh.endpoint.servers.isolation import find_target
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.limits import Limits
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.spaces.conformance import Policy
-from rollmesh.wire.metadata import encode_map
+from rollmesh.wire.metadata import map_to_text
 
 _logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class ModelProcess:
             {
                 "target": self._target.text,
                 "main_file": self._target.main_file,
-                "model_kwargs": base64.b64encode(encode_map(options.model_kwargs or {})).decode(),
+                "model_kwargs": map_to_text(options.model_kwargs or {}),
                 "has_kwargs": options.model_kwargs is not None,
                 "conformance": options.conformance,
                 "max_batch": options.max_batch,

@@ -8,19 +8,18 @@ its address, or why there is no model, to the descriptor.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
 from collections.abc import Sequence
 
+from rollmesh.endpoint.child_process import begin, load_main
 from rollmesh.endpoint.faults import fault_from
 from rollmesh.endpoint.models.model_process import FAILED
-from rollmesh.endpoint.servers.child_process import begin, load_main
 from rollmesh.endpoint.servers.lifecycle import Readiness
 from rollmesh.endpoint.servers.model_server import ModelServer
 from rollmesh.endpoint.servers.server_options import ServerOptions
-from rollmesh.wire.metadata import decode_map
+from rollmesh.wire.metadata import map_from_text
 
 _DRAIN_S = 0.5
 
@@ -34,7 +33,7 @@ def main() -> None:
     try:
         if config["main_file"]:
             load_main(config["main_file"])
-        kwargs = decode_map(base64.b64decode(config["model_kwargs"]))
+        kwargs = map_from_text(config["model_kwargs"])
         server = ModelServer(
             config["target"],
             "rollmesh+unix://",

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from rollmesh.endpoint.clients.model_client import HasModelAddress, ModelRoute, connect_replica
+from rollmesh.endpoint.clients.model_client import HasModelAddress, connect_replica
+from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.models.batched import Batching
 from rollmesh.endpoint.models.model_process import ModelProcessOptions, replica_of
 from rollmesh.endpoint.models.replica_seats import Opener, Replica

@@ -14,7 +14,7 @@ from typing import Any
 from rollmesh.endpoint.envs.contracts import contract_difference
 from rollmesh.endpoint.envs.env_factory import find_source
 from rollmesh.endpoint.envs.env_loading import open_env
-from rollmesh.endpoint.faults import fault_from
+from rollmesh.endpoint.faults import construction_fault
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import EndpointFault, InvalidSpec
 from rollmesh.limits import Limits
@@ -75,9 +75,7 @@ class EnvSupply:
         except (EndpointFault, InvalidSpec):
             raise
         except BaseException as exc:
-            if isinstance(exc, KeyboardInterrupt):
-                exc = RuntimeError("the env's constructor raised KeyboardInterrupt")
-            raise fault_from(exc, outcome="not_done", where="building the env") from exc
+            raise construction_fault(exc, where="building the env") from exc
         if self._contract is None:
             self._contract = port.contract
         elif other := contract_difference(self._contract, port.contract):

@@ -9,12 +9,11 @@ When its standard input ends, its parent is gone, and so is it.
 
 from __future__ import annotations
 
-import base64
 import socket
 import sys
 
+from rollmesh.endpoint.child_process import begin, load_main
 from rollmesh.endpoint.error_bodies import error, error_body
-from rollmesh.endpoint.servers.child_process import begin, load_main
 from rollmesh.endpoint.servers.env_place import EnvPlace
 from rollmesh.endpoint.servers.env_session import EnvSession
 from rollmesh.endpoint.servers.env_supply import EnvSupply
@@ -26,7 +25,7 @@ from rollmesh.transport.native import NativeConnection
 from rollmesh.transport.security import Peer
 from rollmesh.wire.contract import encode_contract
 from rollmesh.wire.messages import GENERATION, Kind, Message, Welcome
-from rollmesh.wire.metadata import decode_map
+from rollmesh.wire.metadata import map_from_text
 
 
 def main() -> None:
@@ -39,7 +38,7 @@ def main() -> None:
     options = ServerOptions(
         num_envs=config["num_envs"],
         conformance=config["conformance"],
-        env_kwargs=decode_map(base64.b64decode(config["env_kwargs"])) or None,
+        env_kwargs=map_from_text(config["env_kwargs"]) or None,
         resume_grace_s=0.0,
         expose_tracebacks=True,
     )

@@ -9,103 +9,29 @@ A child that died is built anew by the next reset.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 import socket
 import subprocess
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollmesh.endpoint.child_process import how_it_ended, kill_group, outwait, spawn
 from rollmesh.endpoint.envs.contracts import contract_difference
-from rollmesh.endpoint.error_bodies import PROCESS_DIED
-from rollmesh.endpoint.servers.child_process import (
-    MAIN_NAME,
-    how_it_ended,
-    kill_group,
-    outwait,
-    spawn,
-)
+from rollmesh.endpoint.error_bodies import PROCESS_DIED, fault_of
+from rollmesh.endpoint.named_targets import find_target
 from rollmesh.endpoint.servers.server_options import ServerOptions
-from rollmesh.errors import (
-    ConnectionLost,
-    EndpointFault,
-    InvalidSpec,
-    TransportTimeout,
-    WireError,
-)
+from rollmesh.errors import ConnectionLost, EndpointFault, TransportTimeout, WireError
 from rollmesh.ports import EnvContract, ResetReply, ResetRequest, StepReply, StepRequest
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.native import NativeConnection
 from rollmesh.wire.contract import decode_contract
 from rollmesh.wire.messages import Close, ErrorBody, Kind, Message, Render, Welcome
-from rollmesh.wire.metadata import encode_map
+from rollmesh.wire.metadata import map_to_text
 
 _logger = logging.getLogger(__name__)
 
 CHILD_MODULE = "rollmesh.endpoint.servers.isolated_child"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """What builds an env, by name.
-
-    Attributes:
-        text: An id, or `module:attribute`.
-        main_file: The script that holds it, where it is the parent's main one.
-    """
-
-    text: str
-    main_file: str | None = None
-
-
-def find_target(
-    env: str | Callable[..., Any], *, field: str = "isolate", kwargs: str = "env_kwargs"
-) -> Target:
-    """Return the name by which another process finds a factory.
-
-    Args:
-        env: The factory, or its name.
-        field: What an error calls it.
-        kwargs: Where its arguments are given.
-
-    Raises:
-        InvalidSpec: No module holds it under its own name.
-    """
-    if isinstance(env, str):
-        return Target(text=env)
-    module_name = getattr(env, "__module__", "") or ""
-    path = getattr(env, "__qualname__", "") or ""
-    module = sys.modules.get(module_name)
-    found: Any = module
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    if module is None or found is not env:
-        raise InvalidSpec(
-            field,
-            f"{env!r:.100} cannot be found by name from another process (a lambda, an inner "
-            "function, a partial): put the factory at the top of a module, and its arguments into "
-            f"{kwargs}",
-        )
-    if module_name == MAIN_NAME:
-        raise InvalidSpec(
-            field,
-            "the script that holds the factory starts a run whenever it is loaded, and each "
-            'process that looks for the factory loads it; put the run under `if __name__ == "__'
-            'main__":`',
-        )
-    if module_name != "__main__":
-        return Target(text=f"{module_name}:{path}")
-    spec = getattr(module, "__spec__", None)
-    if spec is not None:
-        return Target(text=f"{spec.name}:{path}")
-    file = getattr(module, "__file__", None)
-    if file is None or not Path(file).is_file():  # a session, `python -c`, or standard input
-        raise InvalidSpec(field, "the factory was typed in by hand; put it into a module")
-    return Target(text=f"{MAIN_NAME}:{path}", main_file=str(Path(file).absolute()))
 
 
 class IsolatedEnv:
@@ -208,7 +134,7 @@ class IsolatedEnv:
         config = {
             "target": self._target.text,
             "main_file": self._target.main_file,
-            "env_kwargs": base64.b64encode(encode_map(options.env_kwargs or {})).decode(),
+            "env_kwargs": map_to_text(options.env_kwargs or {}),
             "num_envs": options.num_envs,
             "conformance": options.conformance,
         }
@@ -269,15 +195,3 @@ class IsolatedEnv:
         if connection is not None:
             connection.close()
         return in_time
-
-
-def fault_of(body: ErrorBody) -> EndpointFault:
-    """Return what an error told by the process is here."""
-    return EndpointFault(
-        body.message,
-        error_class=body.error_class,
-        traceback_text=body.traceback_text,
-        env_index=body.env_index,
-        is_recoverable=body.is_recoverable,
-        outcome=body.outcome,
-    )

@@ -15,7 +15,7 @@ from rollmesh.endpoint.error_bodies import Refused
 from rollmesh.ports import PredictRequest, ResetAdapterRequest
 
 if TYPE_CHECKING:
-    from rollmesh.endpoint.servers.model_session import ModelRoute
+    from rollmesh.endpoint.servers.model_home import ModelRoute
 
 MOST_EPISODES = 2**16
 """Episodes that one route may have under way."""

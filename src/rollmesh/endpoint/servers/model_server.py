@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 from rollmesh.endpoint.calling_thread import CallingThread
 from rollmesh.endpoint.error_bodies import Refused
 from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.servers.model_session import ModelHome, ModelSession
+from rollmesh.endpoint.servers.model_home import ModelHome
+from rollmesh.endpoint.servers.model_session import ModelSession
 from rollmesh.endpoint.servers.model_supply import ModelSupply
 from rollmesh.endpoint.servers.reception import DRAINING, Service
 from rollmesh.endpoint.servers.server_options import MOST_SESSIONS, ServerOptions

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from rollmesh.endpoint.error_bodies import Refused
-from rollmesh.endpoint.own_thread import OwnThread
-from rollmesh.endpoint.servers.model_episodes import Owners, claim, end_there
+from rollmesh.endpoint.servers.model_episodes import claim, end_there
+from rollmesh.endpoint.servers.model_home import ModelHome, ModelRoute
 from rollmesh.endpoint.servers.reading_loan import READ_S, Loan
 from rollmesh.endpoint.servers.sessions import (
     Arrival,
@@ -39,7 +39,6 @@ from rollmesh.ports import (
     AdapterContext,
     Callback,
     EnvContract,
-    ModelPort,
     PredictRequest,
     ReleaseAdapterRequest,
     ResetAdapterRequest,
@@ -54,113 +53,6 @@ _logger = logging.getLogger(__name__)
 MOST_ROUTES = 256
 _MODEL_SEND_S = 0.25
 """How long the model's thread waits for a client to take its answer."""
-
-
-class ModelRoute:
-    """One env that a client drives with the model.
-
-    Args:
-        context: Names the route to the port.
-        port: The model.
-        thread: The thread that the port is called on.
-        owns_thread: Whether it ends with the route.
-
-    Attributes:
-        episodes: Ids of the episodes under way.
-        context: Names the route to the port.
-        is_away: Tells whether its client is not there at the moment.
-    """
-
-    def __init__(
-        self, context: AdapterContext, port: ModelPort, thread: OwnThread, *, owns_thread: bool
-    ) -> None:
-        self.context = context
-        self.episodes: set[str] = set()
-        self._port = port
-        self._thread = thread
-        self._owns_thread = owns_thread
-        self.is_away: Callable[[], bool] = _never
-        self._submit: Callable[..., None] | None = getattr(port, "submit", None)
-
-    def submit(self, method: str, request: Any, callback: Callback) -> None:
-        """Start `method(request)` and return at once."""
-        if self._submit is not None:
-            self._submit(method, request, callback, ())
-        else:
-            self._thread.submit(getattr(self._port, method), callback, request)
-
-    @property
-    def runs_anywhere(self) -> bool:
-        """Whether any thread may call the model, so that no handover is needed."""
-        return self._owns_thread and self._submit is None
-
-    @property
-    def lends(self) -> bool:
-        """Whether the thread of the model may read for a session: it calls the model itself."""
-        return not self._owns_thread and self._submit is None
-
-    def call(self, method: str, request: Any, callback: Callback) -> None:
-        """Carry out `method(request)` right here."""
-        try:
-            result = getattr(self._port, method)(request)
-        except BaseException as exc:  # noqa: BLE001 - told to the client
-            result = exc
-        callback(result)
-
-    def end(self) -> None:
-        """Let go of a thread of its own."""
-        if self._owns_thread:
-            self._thread.stop()
-
-
-class ModelHome:
-    """What all sessions with a model share: its thread, its supply, and who has which episode.
-
-    Args:
-        thread: The model's thread.
-        open_port: Returns the port for a pair of spaces; called on that thread.
-        is_thread_safe: Whether each route may have a thread of its own.
-
-    Attributes:
-        late: Calls that did not come back in time, and still have not.
-        owners: The route of each episode under way.
-        sessions: Sessions that are served.
-    """
-
-    def __init__(
-        self,
-        thread: OwnThread,
-        open_port: Callable[[EnvContract, OwnThread], ModelPort],
-        *,
-        is_thread_safe: bool,
-    ) -> None:
-        self.thread = thread
-        self.owners: Owners = {}
-        self.late: set[tuple[str, int]] = set()
-        self.sessions: set[ModelSession] = set()
-        self._open_port = open_port
-        self._is_thread_safe = is_thread_safe
-
-    def open_route(
-        self, context: AdapterContext, contract: EnvContract, callback: Callback
-    ) -> None:
-        """Open a route on the model's thread; `callback` gets it, or what was raised."""
-
-        def open_here() -> ModelRoute:
-            if not self._is_thread_safe:
-                port = self._open_port(contract, self.thread)
-                return ModelRoute(context, port, self.thread, owns_thread=False)
-            thread = OwnThread("rollmesh-model-route")
-            port = self._open_port(contract, thread)
-            return ModelRoute(context, port, thread, owns_thread=True)
-
-        self.thread.submit(open_here, callback)
-
-    def is_free_for(self, session: ModelSession) -> bool:
-        """Whether the model's thread has nobody else to be there for."""
-        thread = self.thread
-        is_only = len(self.sessions) == 1 and session in self.sessions
-        return is_only and not (thread.stopped or thread.abandoned)
 
 
 class ModelSession(Session):
@@ -241,7 +133,7 @@ class ModelSession(Session):
         self.widen(sum(self._lanes.values()))
         old = self._routes.pop(context.env_id, None)
         if old is not None:
-            self._release(old, "resolved again", None, _nobody)
+            self._release(old, "resolved again", None, _told)
         self.begin(message, respond, 0)
         name = AdapterContext(self.id, f"{self.id}/{context.env_id}", context.request_id)
 
@@ -462,14 +354,6 @@ class ModelSession(Session):
     def _expire(self, request_id: int, flight: Flight, at_ns: int) -> None:
         self._home.late.add((self.id, request_id))
         super()._expire(request_id, flight, at_ns)
-
-
-def _never() -> bool:
-    return False
-
-
-def _nobody(result: Any) -> None:
-    _told(result)
 
 
 def _told(result: Any) -> None:

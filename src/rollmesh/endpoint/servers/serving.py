@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rollmesh.endpoint.servers.door_set import DoorSet
@@ -131,33 +131,31 @@ class Server(ABC):
         On the main thread SIGTERM and SIGINT drain and end the server, and this returns; the
         second one ends the process at once.
         """
-        self._begin()
-        try:
-            with self._signals if self.options.handle_signals else contextlib.nullcontext():
-                self._serve_here()
-                self.close()
-                # where another thread has begun to close
-                self._done.wait(self.options.close_timeout_s)
-        except BaseException:
-            self._give_up()
+        signals = self._signals if self.options.handle_signals else contextlib.nullcontext()
+        with self._beginning(), signals:
+            self._serve_here()
             self.close()
-            raise
-        finally:
-            self._left.set()
+            self._done.wait(self.options.close_timeout_s)  # where another thread closes it
 
     def start(self) -> Self:
         """Serve on other threads; returns once clients are served."""
-        self._begin()
-        try:
+        with self._beginning():
             self._build_elsewhere()
             self._open_doors()
+        return self
+
+    @contextlib.contextmanager
+    def _beginning(self) -> Generator[None, None, None]:
+        """Begin to serve; where that comes to nothing, nothing is left of it."""
+        self._begin()
+        try:
+            yield
         except BaseException:
             self._give_up()
             self.close()
             raise
         finally:
             self._left.set()
-        return self
 
     @abstractmethod
     def _serve_here(self) -> None:
