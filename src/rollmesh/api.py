@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,13 +24,15 @@ from rollmesh.arguments import (
 )
 from rollmesh.clock import SYSTEM_CLOCK
 from rollmesh.errors import InvalidSpec, RouteError
+from rollmesh.fleet.plan import Plan, Task
 from rollmesh.fleet.settings import FleetSettings
 from rollmesh.limits import Limits
-from rollmesh.opening import Endpoints, OpeningOptions, RouteIds, is_served
+from rollmesh.opening import Endpoints, OpeningOptions, RouteIds, is_served, name_of
 from rollmesh.ports import AutoresetMode, EnvContract, Info
+from rollmesh.results.conditions import Conditions
 from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.run_arguments import DRAWN_SEEDS, PathArgument, PlanArgument, RunArguments, Workers
-from rollmesh.running import plan_run, say, seed_message, why_stopped
+from rollmesh.running import plan_run, say, seed_message, settings_of, tell_way_out, why_stopped
 from rollmesh.runtime.cancel import DRAINED, CancelToken
 from rollmesh.runtime.driver import RouteDriver
 from rollmesh.runtime.report import RouteReport
@@ -111,11 +114,15 @@ def evaluate(
         hooks: A `Hooks` object, or a list of them.
         limits: How long each operation may take.
         replan: Whose queued actions an episode's end drops: `"lane"` or `"batch"`.
-        on_error: `"raise"` ends the run at the first fault; `"continue"` marks the episode of an
-            env fault as errored and rebuilds the env from its factory. None is `"continue"` with
-            workers, else `"raise"`.
+        on_error: `"raise"` ends the run at the first fault. `"continue"` is for faults of an env
+            (it raises, exits, answers nonsense, or a reset or step hangs past its limit): the
+            episodes that ran there are errored, and the env is built anew from its factory; an
+            instance cannot be, so its fault ends the run. None is `"continue"` with workers, else
+            `"raise"`. A model that raises or hangs ends the run under both, with workers too; what
+            had ended is on the error, and a kept run (`run_dir`) goes on when started again.
         conformance: What happens to a value outside its space: `"warn"`, `"strict"`, `"off"`, or a
-            mapping with one for `"env"` and one for `"model"`.
+            mapping with one for `"env"` and one for `"model"`. Under `"warn"` each is told once,
+            and the result counts such observations (`odd_observations`).
         cancel: A token that stops the run from another thread.
         env_kwargs: Keyword arguments for the env's id or factory.
         model_kwargs: Keyword arguments for the model's class or factory.
@@ -185,7 +192,13 @@ def evaluate(
             run_arguments, loose, model=model, env=env, template=template, opening=opening
         )
         return replace(run, hooks=given_hooks, cancel=token).run()
-    run = _Run(plan=loose, template=template, hooks=given_hooks, cancel=token)
+    run = _Run(
+        plan=loose,
+        template=template,
+        hooks=given_hooks,
+        cancel=token,
+        conditions=_conditions(loose, env, settings_of(template, opening)),
+    )
     ids = RouteIds(session_id=template.session_id, env_id=template.env_id)
     endpoints = Endpoints(model, env, ids=ids, options=opening, hooks=run.hooks)
     return run.over(endpoints)
@@ -197,6 +210,18 @@ def _refuse_beside_plan(**given: object) -> None:
             raise InvalidSpec(name, "contradicts plan, which says which episodes there are")
 
 
+def _conditions(loose: EpisodePlan, env: object, settings: dict[str, Any]) -> Conditions:
+    """Return what episodes are played under; without options where these have no JSON form."""
+    tasks: list[dict[str, Any]] = []
+    if loose.options is None:
+        tasks = [{"name": ""}]
+    else:
+        with contextlib.suppress(InvalidSpec, RecursionError):  # of one that holds itself
+            plan = Plan(tasks=(Task(episodes=loose.count, options=loose.options),))
+            tasks = plan.to_dict()["tasks"]
+    return Conditions.of(env=name_of(env), settings=settings, tasks=tasks)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     """One evaluation whose arguments are good."""
@@ -205,6 +230,7 @@ class _Run:
     template: SessionSpec
     hooks: tuple[object, ...]
     cancel: CancelToken
+    conditions: Conditions | None
 
     def over(self, endpoints: Endpoints) -> EvalResult:
         """Open the endpoints, drive the route, and return the result."""
@@ -237,6 +263,7 @@ class _Run:
         try:
             report = driver.run(self.cancel)
         except RouteError as error:
+            tell_way_out(error, on_error=spec.on_error, is_kept=False)
             error.result = self._result(
                 error.report,
                 endpoints,
@@ -328,4 +355,5 @@ class _Run:
             planned=self.plan.count,
             elapsed_s=elapsed_s,
             stopped=stopped,
+            conditions=self.conditions,
         )

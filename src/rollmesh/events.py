@@ -12,6 +12,7 @@ import msgspec
 
 from rollmesh.ports import Info
 from rollmesh.spaces.codec import Leaves
+from rollmesh.spaces.conformance import OddObservations
 from rollmesh.spaces.space import Space
 
 
@@ -130,6 +131,7 @@ class EpisodeCompleted(Event, frozen=True, gc=False, kw_only=True):
     final_observation: Leaves
     task: str = ""
     attempts: int = 1
+    odd_observations: tuple[OddObservations, ...] = ()
 
     def decode(self) -> Any:
         """Return the final observation as plain values (a copy)."""
@@ -150,6 +152,7 @@ class EpisodeErrored(Event, frozen=True, gc=False, kw_only=True):
     error: str
     task: str = ""
     attempts: int = 1
+    odd_observations: tuple[OddObservations, ...] = ()
 
 
 class EpisodesStored(Event, frozen=True, gc=False, kw_only=True):

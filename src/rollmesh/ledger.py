@@ -157,6 +157,7 @@ class Ledger:
             run_dir=None if run.folder is None else str(run.folder.path),
             resumed=0 if self.journal is None else len(self.journal.finished),
             decision=None if self._prefix is None else self._prefix.decision,
+            conditions=run.conditions,
         )
 
     def _opened(self) -> tuple[str, int]:

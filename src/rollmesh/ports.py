@@ -159,11 +159,31 @@ class ReleaseAdapterRequest(msgspec.Struct, frozen=True, gc=False):
 # ------------------------------------------------------------------------------- replies
 
 
+class OddValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A row of an observation was delivered although its space does not hold it.
+
+    Attributes:
+        row: Its row in the reply.
+        kind: `nan`, `bounds`, `length` or `charset`.
+        path: Where: `observation['wrist'][2]`.
+        is_final: Whether it is in the completion's own final observation (SAME_STEP).
+    """
+
+    row: int
+    kind: str
+    path: str
+    is_final: bool = False
+
+
 class ResetReply(msgspec.Struct, gc=False, kw_only=True):
-    """Observation and infos, a row per lane concerned, in the order of the request."""
+    """Observation and infos, a row per lane concerned, in the order of the request.
+
+    `odd` is sparse.
+    """
 
     observation: Leaves
     infos: tuple[Info, ...]
+    odd: tuple[OddValue, ...] = ()
     endpoint_total_ns: int | None = None
     request_bytes: int = 0
     response_bytes: int = 0
@@ -190,12 +210,16 @@ class Completion(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class StepReply(msgspec.Struct, gc=False, kw_only=True):
-    """Observation, rewards and infos, a row per lane concerned; `completions` is sparse."""
+    """Observation, rewards and infos, a row per lane concerned.
+
+    `completions` and `odd` are sparse.
+    """
 
     observation: Leaves
     rewards: tuple[float, ...]
     infos: tuple[Info, ...]
     completions: tuple[Completion, ...] = ()
+    odd: tuple[OddValue, ...] = ()
     endpoint_total_ns: int | None = None
     request_bytes: int = 0
     response_bytes: int = 0

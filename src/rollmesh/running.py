@@ -19,7 +19,14 @@ from rollmesh.arguments import EpisodePlan
 from rollmesh.clock import SYSTEM_CLOCK
 from rollmesh.endpoint.models.batched import Batching
 from rollmesh.endpoint.targets import is_address
-from rollmesh.errors import InvalidSpec, JournalError, RouteCancelled, RouteError
+from rollmesh.errors import (
+    InvalidSpec,
+    JournalError,
+    ModelFailed,
+    OperationTimeout,
+    RouteCancelled,
+    RouteError,
+)
 from rollmesh.fleet.plan import Plan
 from rollmesh.fleet.settings import FleetSettings
 from rollmesh.ledger import Ledger
@@ -32,13 +39,14 @@ from rollmesh.opening import (
     name_of,
 )
 from rollmesh.ports import AutoresetMode
+from rollmesh.results.conditions import Conditions, written
 from rollmesh.results.result import EvalResult
 from rollmesh.run_arguments import RunArguments
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.runtime.driver import RouteDriver
 from rollmesh.runtime.hooks import Dispatcher
 from rollmesh.runtime.report import RouteReport
-from rollmesh.runtime.spec import SessionSpec
+from rollmesh.runtime.spec import OnError, SessionSpec
 
 if TYPE_CHECKING:
     from rollmesh.results.stopping import StopRule
@@ -142,6 +150,7 @@ class PlannedRun:
                 failure = journal.failure
                 failure.result = ledger.result(error.report, stopped=str(failure))
                 return failure
+        tell_way_out(error, on_error=self.template.on_error, is_kept=journal is not None)
         if not isinstance(error, InvalidSpec):
             error.result = ledger.noted(ledger.result(error.report, stopped=why_stopped(error)))
         return error
@@ -234,8 +243,17 @@ class PlannedRun:
         lanes = fleet.settings.lanes_per_worker
         return {"workers": fleet.workers, "lanes_per_worker": lanes}
 
+    @property
+    def conditions(self) -> Conditions:
+        """What the episodes are played under."""
+        return Conditions.of(
+            env=self.env_name,
+            settings=settings_of(self.template, self.opening),
+            tasks=self.plan.to_dict()["tasks"],
+        )
+
     def _identity(self) -> Any:
-        from rollmesh.runs.identity import RunIdentity, written
+        from rollmesh.runs.identity import RunIdentity
 
         template, opening = self.template, self.opening
         return RunIdentity(
@@ -245,10 +263,8 @@ class PlannedRun:
             env=self.env_name,
             model=model_identity(self.model),
             settings={
-                "env_kwargs": written(opening.env_kwargs),
+                **settings_of(template, opening),
                 "model_kwargs": written(opening.model_kwargs),
-                "max_episode_steps": template.max_episode_steps,
-                "max_episode_seconds": template.max_episode_seconds,
                 "execution_horizon": template.execution_horizon,
                 "replan": template.replan,
             },
@@ -338,11 +354,42 @@ def _on_workers(
     )
 
 
+def settings_of(template: SessionSpec, opening: OpeningOptions) -> dict[str, Any]:
+    """Return what of a run's arguments are conditions of all its episodes, as plain values."""
+    return {
+        "env_kwargs": written(opening.env_kwargs),
+        "max_episode_steps": template.max_episode_steps,
+        "max_episode_seconds": template.max_episode_seconds,
+    }
+
+
 def why_stopped(error: RouteError) -> str:
     """Return in one line why a run stopped."""
     if isinstance(error, RouteCancelled):
         return error.reason
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def tell_way_out(error: RouteError, *, on_error: OnError, is_kept: bool) -> None:
+    """Have a model's failure say that `continue` is about envs, and how to go on (rule R29).
+
+    Args:
+        error: What ended the run; any other one is left as it is.
+        on_error: What was asked for.
+        is_kept: Whether a folder holds what has ended.
+    """
+    is_about_model = isinstance(error, (ModelFailed, OperationTimeout))
+    if on_error != "continue" or not is_about_model or error.operation != "model.predict":
+        return
+    again = "mend it and start the same run again, which goes on with the episodes that are left"
+    if not is_kept:
+        again = (
+            "mend it; a kept run (run_dir=..., as rollmesh eval has of itself) started again goes "
+            "on with the episodes that are left"
+        )
+    first, gap, rest = str(error).partition("\n")
+    hint = f"on_error='continue' is for faults of envs, and a model that fails ends a run: {again}"
+    error.args = (f"{first}\n{hint}{gap}{rest}", *error.args[1:])
 
 
 def seed_message(seed: int, *, is_drawn: bool) -> str:

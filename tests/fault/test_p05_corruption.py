@@ -201,7 +201,7 @@ def test_p5_a_deleted_row_is_missed(stores, tmp_path):
         ("DELETE FROM starts", "starts holds 0 rows"),
         ("DELETE FROM head", "head has 0 rows"),
         ("DROP TABLE retried", "no such table"),
-        ("PRAGMA user_version = 2", "its format is 2"),
+        ("PRAGMA user_version = 3", "its format is 3"),
         ("PRAGMA application_id = 7", "application id is 0x7"),
     ],
 )

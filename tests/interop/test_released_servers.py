@@ -22,12 +22,14 @@ from rollmesh.endpoint.clients.env_client import connect_env
 from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.errors import EndpointFault, EnvFailed, ModelFailed, PortTimeout
 from rollmesh.ports import ResetRequest, StepRequest
+from rollmesh.results.odd import OddPlace
 
 grpc = pytest.importorskip("grpc")
 rlmesh = pytest.importorskip("rlmesh")
 rn = pytest.importorskip("rlmesh.numpy")
 
 from tests.interop import capture_golden as capture  # noqa: E402 - needs both packages
+from tests.unit.odd_toys import OddEnv  # noqa: E402
 
 pytestmark = [
     pytest.mark.interop,
@@ -86,6 +88,26 @@ def test_evaluate_is_the_same_as_on_the_env_itself():
             here.steps,
             here.total_reward,
         )
+
+
+@pytest.mark.parametrize("how", ["alone", "lanes", "list", "workers"])
+def test_observations_out_of_bounds_are_counted_here(how):
+    """The released server lets them pass, and refuses NaN by itself: seeds are even."""
+    with contextlib.ExitStack() as stack:
+        envs = [OddEnv(), OddEnv()] if how == "lanes" else OddEnv()
+        address: Any = stack.enter_context(released(envs))
+        if how in ("list", "workers"):
+            address = [address, stack.enter_context(released(OddEnv()))]
+        workers = 2 if how == "workers" else None
+        plan: dict[str, Any] = {"seeds": [0, 2, 4, 6], "workers": workers}
+        result = rollmesh.evaluate(one, address, **plan)
+        unwatched = rollmesh.evaluate(one, address, conformance="off", **plan)
+        with pytest.raises(EnvFailed, match=r"5\.0 at \[0\].*outside \[-1\.0, 1\.0\]"):
+            rollmesh.evaluate(one, address, conformance="strict", on_error="raise", **plan)
+    assert result.odd_observations == (
+        OddPlace(kind="bounds", path="observation['wrist']", count=4, episodes=(0, 1, 2, 3)),
+    )
+    assert unwatched.odd_observations == ()
 
 
 def test_evaluate_drives_released_lanes_each_on_its_own():

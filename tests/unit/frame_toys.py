@@ -11,6 +11,7 @@ from rollmesh.ports import (
     AdapterContext,
     Completion,
     EpisodeInfo,
+    OddValue,
     PredictReply,
     PredictRequest,
     ReleaseAdapterRequest,
@@ -85,18 +86,20 @@ def step_request(request_id=1, *, ids=("ep-1",), rows=1, **fields):
     return Message(Kind.STEP, request_id, body)
 
 
-def step_reply(request_id=1, *, rows=1, infos=None, completions=()):
+def step_reply(request_id=1, *, rows=1, infos=None, completions=(), odd=()):
     """Return the reply of a step with ROBOT observations."""
     body = StepReply(
         observation=robot_leaves(rows),
         rewards=tuple(0.5 * row - 1 for row in range(rows)),
         infos=({},) * rows if infos is None else infos,
         completions=completions,
+        odd=odd,
         endpoint_total_ns=1234,
     )
     return Message(Kind.STEP, request_id, body)
 
 
+ODD = (OddValue(0, "nan", "observation['state']"), OddValue(1, "bounds", "observation", True))
 COMPLETION = Completion(
     env_index=1,
     terminated=True,
@@ -160,6 +163,9 @@ def every_message(rows=2):
         (Kind.SHUTDOWN, ShutdownReply(is_accepted=False, detail="no")),
         (Kind.REBUILD, Rebuild(env_indices=(1,))),
         (Kind.REBUILD, Done()),
+        (Kind.RESET, ResetReply(observation=robot_leaves(), infos=({},), odd=(ODD[0],))),
+        (Kind.STEP, step_reply(odd=(ODD[0],)).body),
+        (Kind.STEP, step_reply(rows=rows, completions=(COMPLETION,), odd=ODD).body),
     ]
     return [Message(kind, number, body) for number, (kind, body) in enumerate(bodies, 1)]
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
 import numpy as np
 import pytest
 
 from rollmesh.errors import WireError
 from rollmesh.limits import SIZE_LIMITS
-from rollmesh.ports import AdapterContext, EpisodeInfo, PredictReply, PredictRequest, StepReply
+from rollmesh.ports import (
+    AdapterContext,
+    EpisodeInfo,
+    OddValue,
+    PredictReply,
+    PredictRequest,
+    StepReply,
+)
 from rollmesh.spaces.space import Box, Discrete, Text
 from rollmesh.spaces.space import Dict as DictSpace
+from rollmesh.wire import sections
 from rollmesh.wire.frames import (
     HEADER,
     HEADER_BYTES,
@@ -29,6 +38,7 @@ from tests.unit.frame_toys import (
     ARM,
     BUTTON,
     COMPLETION,
+    ODD,
     ROBOT,
     SMALL,
     arm_leaves,
@@ -203,6 +213,28 @@ def test_a_predict_that_starts_like_one_before_is_checked_like_it():
     plan = theirs.plans[reply[: HEADER_BYTES - 16]]
     with pytest.raises(WireError, match="2 frames announced, 1 sent"):
         plan.read(reply[HEADER_BYTES : plan.end], 1, 0, encode_section(("s", "e", "r", 2)))
+
+
+def test_a_step_with_odd_values_goes_no_quick_way_and_the_next_one_does():
+    ours = framing(observation=SMALL)
+    leaves = SMALL.codec.encode(np.zeros(4, np.float32))
+
+    def reply(**more):
+        return Message(
+            Kind.STEP, 1, StepReply(observation=leaves, rewards=(0.0,), infos=({},), **more)
+        )
+
+    ours.encode(reply())
+    assert ours.quick(reply()) is not None
+    assert ours.quick(reply(odd=ODD[:1])) is None
+    assert ours.quick(reply()) is not None
+
+
+@pytest.mark.parametrize("row", [-1, 1])
+def test_p12_an_odd_value_of_a_row_that_is_not_there_is_refused(row):
+    data = to_bytes(framing().encode(step_reply(odd=(OddValue(row, "nan", "observation"),))))
+    with pytest.raises(WireError, match="not there"):
+        from_bytes(framing(), data)
 
 
 def test_ragged_leaves_do_not_go_the_quick_way():
@@ -492,3 +524,16 @@ def test_a_layout_knows_its_bytes_beforehand():
     layout = Layout(ROBOT.codec, 2)
     assert (layout.nbytes, layout.ragged, layout.count) == (None, 1, 4)
     assert layout.least_bytes == 2 * 8 * 8 * 3 + 48 + 16
+
+
+@pytest.mark.parametrize(
+    ("read", "values"),
+    [
+        (sections.read_reset_reply, ((b"",), (), 3)),
+        (sections.read_step_reply, ((b"",), (), (), 3)),
+        (sections.read_step_reply, ((b"",),)),
+    ],
+)
+def test_p12_a_section_with_too_much_or_too_little_is_refused(read, values):
+    with pytest.raises(WireError, match="length"):
+        read(msgspec.msgpack.encode(values))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,7 +14,10 @@ from rollmesh.testing.faults import FaultProxy
 from rollmesh.transport import grpc_nudge, grpc_stream
 from rollmesh.transport.address import parse_address
 from rollmesh.transport.grpc_client import dial_grpc
+from rollmesh.transport.grpc_limits import WATCHDOG
+from rollmesh.transport.grpc_loading import grpc
 from rollmesh.transport.grpc_nudge import ask_for_health, await_call, next_pause, nudge
+from rollmesh.transport.grpc_stream import JoinStream
 from tests.fault.parties import JournalEnv, closing, env_port, reset, step
 
 LIMIT_S = 20.0
@@ -69,6 +75,48 @@ def test_nothing_is_written_while_nothing_is_waited_for(served, soon):
         before = served.links[-1].up_bytes
         threading.Event().wait(0.5)
         assert served.links[-1].up_bytes - before < 100
+
+
+def test_a_wait_that_ended_meanwhile_is_not_nudged(served, monkeypatch):
+    nudged = []
+    monkeypatch.setattr(grpc_stream, "nudge", nudged.append)
+    with closing(env_port(served.address)) as port:
+        reset(port, 1)
+        (stream,) = [one for one in WATCHDOG._streams if isinstance(one, JoinStream)]
+        stream.look(0.0)  # as the watchdog does that saw the wait just before it ended
+        assert nudged == []
+        assert stream.look_at > 0.0  # and not at once again
+        stream._begin_wait(math.inf)
+        stream.look(0.0)
+        assert nudged == [stream._nudged]
+        stream._end_wait()
+
+
+def test_a_nudge_that_nobody_holds_is_answered():
+    ended = queue.SimpleQueue()
+
+    class Checked(grpc.GenericRpcHandler):
+        def service(self, handler_call_details):
+            del handler_call_details
+            return grpc.unary_unary_rpc_method_handler(check)
+
+    def check(data, context):
+        context.add_callback(lambda: ended.put(context.code()))
+        context.set_code(grpc.StatusCode.OK)
+        return b""
+
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[Checked()])
+    channel = grpc.insecure_channel(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+    server.start()
+    try:
+        assert ask_for_health(channel, LIMIT_S).exception() is None
+        assert ended.get(timeout=LIMIT_S) is grpc.StatusCode.OK
+        for _ in range(20):
+            nudge(channel)
+            assert ended.get(timeout=LIMIT_S) is grpc.StatusCode.OK
+    finally:
+        channel.close()
+        server.stop(0).wait(LIMIT_S)
 
 
 def test_a_call_with_one_answer_is_nudged(served, soon):

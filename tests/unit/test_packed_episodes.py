@@ -10,6 +10,7 @@ import pytest
 
 from rollmesh.results.packed import PackedEpisodes
 from rollmesh.results.result import EpisodeResult
+from rollmesh.spaces.conformance import OddObservations
 
 EPISODE = EpisodeResult(
     index=7,
@@ -33,6 +34,9 @@ CHANGES = {
     "another id": {"episode_id": "my episode"},
     "an odd spelling": {"episode_id": "01A22960-69DF-7DB2-B7FF-9287AB2B68E7"},
     "half a character": {"error": "\ud800"},
+    "odd observations": {
+        "odd_observations": (OddObservations(kind="nan", path="observation", count=2),)
+    },
 }
 
 

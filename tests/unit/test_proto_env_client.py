@@ -8,6 +8,7 @@ import pytest
 from rollmesh.errors import InvalidValue, WireError
 from rollmesh.ports import (
     Completion,
+    OddValue,
     ResetReply,
     ResetRequest,
 )
@@ -76,6 +77,33 @@ def test_infos_survive_without_loss_between_rollmesh_ends():
     assert got["t"] == (1, {2})
     assert got["big"] == 2**80
     assert got["pose"].dtype == np.float16
+
+
+ODD = (
+    OddValue(2, "nan", "observation['wrist'][2]"),
+    OddValue(0, "bounds", "observation", is_final=True),
+)
+
+
+def test_odd_values_travel_between_rollmesh_ends_only():
+    for dialect, told in ((ROLLMESH, ODD), (FOREIGN, ())):
+        pair = Pair(dialect, 3, has_lanes=True)
+        step = step_reply(3, odd=ODD)
+        assert pair.back(step, step_request(3)).odd == told
+        reset = ResetReply(observation=observations(3), infos=({},) * 3, odd=ODD)
+        assert pair.back(reset, ResetRequest(episode_ids=("e",) * 3)).odd == told
+
+
+@pytest.mark.parametrize("kind", ["reset", "step"])
+def test_odd_values_of_a_row_that_is_not_there_are_refused(kind):
+    odd = (OddValue(3, "nan", "observation"),)
+    pair = Pair(ROLLMESH, 3)
+    reply, request = step_reply(3, odd=odd), step_request(3)
+    if kind == "reset":
+        reply = ResetReply(observation=observations(3), infos=({},) * 3, odd=odd)
+        request = ResetRequest(episode_ids=("e",) * 3)
+    with pytest.raises(WireError, match="odd values"):
+        pair.back(reply, request)
 
 
 def test_an_odd_info_never_ends_a_session_with_a_released_peer():

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmesh.ports import Completion, EnvContract, ResetReply, ResetRequest, StepReply, StepRequest
+from rollmesh.ports import (
+    Completion,
+    EnvContract,
+    OddValue,
+    ResetReply,
+    ResetRequest,
+    StepReply,
+    StepRequest,
+)
 from rollmesh.spaces.space import Box, Dict, Discrete, MultiBinary, Text
 from rollmesh.transport.grpc_client_speech import EnvSpeech
 from rollmesh.transport.grpc_server_speech import EnvServerSpeech
@@ -142,6 +150,7 @@ def test_steps_of_every_kind_in_any_order_are_what_the_long_way_makes_of_them(
         {"timeout_ms": 0},
         {"infos": info},
         {"completions": over},
+        {"odd": (OddValue(0, "nan", "observation"),)},
         {"lanes": (num_envs - 1,)},
     ]
     for _ in range(120):

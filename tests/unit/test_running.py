@@ -480,3 +480,54 @@ def test_an_episode_whose_fault_ended_the_run_is_played_again(tmp_path):
     assert (caught.value.result.num_errors, caught.value.result.num_not_run) == (0, 6)
     mended = evaluate(zero, Walk, **broken)
     assert (len(mended.episodes), mended.num_errors) == (6, 0)
+
+
+# ------------------------------------------------------- faults of a model under `continue` (R29)
+
+
+class GivesUp:
+    """A model that raises at its third predict, or once it is mended does not."""
+
+    def __init__(self, *, is_mended=False):
+        self.left = None if is_mended else 3
+
+    def __call__(self, observation):
+        del observation
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise RuntimeError("out of memory")
+        return 0
+
+
+@pytest.mark.parametrize("workers", [None, 1])
+def test_r29_a_model_that_raises_ends_the_run_and_the_error_names_the_way_out(tmp_path, workers):
+    """Without workers too the episodes that are left are played by the same call again."""
+    given = {"seeds": [4, 1, 2], "workers": workers, "run_dir": tmp_path / "run"}
+    with pytest.raises(rollmesh.ModelFailed, match="out of memory") as caught:
+        evaluate(GivesUp(), Walk, on_error="continue", **given)
+    first, hint, *_ = str(caught.value).splitlines()
+    assert "out of memory" in first
+    assert "for faults of envs" in hint
+    assert "start the same run again" in hint
+    assert "Traceback" in str(caught.value)
+    assert caught.value.result.stopped == first
+    assert [e.error for e in caught.value.result.episodes] == [None]
+    result = evaluate(GivesUp(is_mended=True), Walk, on_error="continue", **given)
+    assert [e.error for e in result.episodes] == [None] * 3
+    assert result.resumed == 1
+
+
+def test_r29_without_a_folder_the_error_of_a_model_names_run_dir():
+    with pytest.raises(rollmesh.ModelFailed, match=r"kept run \(run_dir=") as caught:
+        evaluate(GivesUp(), Walk, seeds=[4, 1, 2], on_error="continue")
+    assert [e.error is None for e in caught.value.result.episodes] == [True, False]
+
+
+def test_r29_errors_of_envs_and_of_runs_that_raise_say_nothing_of_the_model():
+    with pytest.raises(rollmesh.ModelFailed) as caught:
+        evaluate(GivesUp(), Walk, seeds=[4, 1, 2])
+    assert "faults of envs" not in str(caught.value)
+    with pytest.raises(rollmesh.EnvFailed) as failed:
+        evaluate(lambda seen: 0, Walk(fail_on=2), seeds=[2], on_error="continue")
+    assert "faults of envs" not in str(failed.value)

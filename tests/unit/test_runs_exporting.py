@@ -7,6 +7,7 @@ import io
 import json
 import math
 import sys
+from dataclasses import asdict
 
 import pyarrow.parquet
 import pytest
@@ -15,13 +16,19 @@ from rollmesh.errors import InvalidSpec
 from rollmesh.runs.exporting import COLUMNS, export_run, write_whole
 from rollmesh.runs.journal import Journal
 from rollmesh.runs.reading import read_run
+from rollmesh.spaces.conformance import OddObservations
 from tests.unit.runs_toys import episode, identity
 
 EPISODES = (
     episode(0, total_reward=0.1 + 0.2),
     episode(1, total_reward=math.nan, success=None, seed=None),
     episode(2, total_reward=-math.inf, error='boom, "loud"\nand long', success=None),
-    episode(3, attempts=3, causes=("SIGKILL", "exit code 1")),
+    episode(
+        3,
+        attempts=3,
+        causes=("SIGKILL", "exit code 1"),
+        odd_observations=(OddObservations(kind="nan", path="observation", count=2),),
+    ),
 )
 
 
@@ -43,7 +50,10 @@ def test_csv_has_a_row_an_episode_and_exact_numbers(run):
     assert (rows[1]["success"], rows[1]["seed"], rows[3]["success"]) == ("", "", "True")
     assert rows[2]["error"] == 'boom, "loud"\nand long'
     assert json.loads(rows[3]["causes"]) == ["SIGKILL", "exit code 1"]
-    assert rows[0]["causes"] == ""
+    assert rows[0]["causes"] == rows[0]["odd_observations"] == ""
+    assert json.loads(rows[3]["odd_observations"]) == [
+        {"kind": "nan", "path": "observation", "count": 2}
+    ]
 
 
 def test_parquet_has_types(run, tmp_path):
@@ -56,6 +66,8 @@ def test_parquet_has_types(run, tmp_path):
         for name in COLUMNS:
             value = getattr(one, name)
             expected = list(value) if name == "causes" else value
+            if name == "odd_observations":
+                expected = [asdict(odd) for odd in value]
             assert repr(row[name]) == repr(expected), name
     assert table.schema.metadata[b"rollmesh.plan_hash"] == identity().plan_hash.encode()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollmesh.runs.identity import RunIdentity, written
+from rollmesh.results.conditions import written
+from rollmesh.runs.identity import RunIdentity
 from tests.unit.runs_toys import identity
 
 

@@ -16,12 +16,16 @@ from rollmesh.runs.rows import (
     attempt_of,
     attempt_row,
     checksum,
+    episode_checksum,
     episode_of,
     episode_row,
 )
+from rollmesh.spaces.conformance import OddObservations
 from tests.unit.runs_toys import episode
 
+NAN = OddObservations(kind="nan", path="observation['wrist'][2]", count=12)
 ODD = {
+    "odd observations": {"odd_observations": (NAN,)},
     "plain": {},
     "nothing known": {"success": None, "seed": None, "task": "", "error": None},
     "errored": {"error": "EnvFailed: x\nTraceback …\n\0 end", "success": None},
@@ -44,9 +48,9 @@ def through_sqlite(row):
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(schema.SCHEMA)
         numbered = (1, *row)
-        connection.execute(schema.ADD_EPISODE, (*numbered, checksum(numbered)))
+        connection.execute(schema.ADD_EPISODE, (*numbered, episode_checksum(numbered, b"")))
         (found,) = connection.execute(schema.ALL_EPISODES).fetchall()
-    assert found[-1] == checksum(found[:-1])
+    assert found[-1] == episode_checksum(found[:-1], b"")
     return found[:-1]
 
 
@@ -66,6 +70,7 @@ def test_every_field_of_an_episode_is_kept():
     changes = {
         "success": True, "error": "e", "attempts": 2, "causes": ("c",), "task": "t",
         "total_reward": 1.5, "steps": 7, "terminated": False, "truncated": True,
+        "odd_observations": (NAN, OddObservations(kind="bounds", path="observation", count=1)),
     }  # fmt: skip
     before = episode(5, **changes)
     after = episode_of(through_sqlite(episode_row(before, 12.5)))
@@ -75,9 +80,11 @@ def test_every_field_of_an_episode_is_kept():
 
 
 def test_half_a_character_is_kept_as_an_escape():
-    row = episode_row(episode(5, error="bad \udc80 byte", causes=("\udc80",)), 12.5)
-    after = episode_of(through_sqlite(row))
+    odd = OddObservations(kind="nan", path="observation['\udc80']", count=1)
+    given = episode(5, error="bad \udc80 byte", causes=("\udc80",), odd_observations=(odd,))
+    after = episode_of(through_sqlite(episode_row(given, 12.5)))
     assert (after.error, after.causes) == ("bad \\udc80 byte", ("\\udc80",))
+    assert after.odd_observations[0].path == "observation['\\udc80']"
 
 
 @pytest.mark.parametrize("changes", [{"steps": "many"}, {"total_reward": None}, {"index": None}])

@@ -13,6 +13,7 @@ from rollmesh.runs.checking import name_error, read_contents
 from rollmesh.runs.rows import episode_of, episode_row
 from rollmesh.runs.schema import STORE_FILE
 from rollmesh.runs.store import Outcome, Store
+from rollmesh.spaces.conformance import OddObservations
 from tests.unit.runs_toys import episode, identity
 
 
@@ -89,6 +90,39 @@ def test_errored_rows_set_aside_stay_part_of_the_chain(path):
         connection.execute("DELETE FROM retried")
         connection.commit()
     with pytest.raises(RunDamaged, match="holds 3 episodes, and its head says 4"):
+        contents_of(path)
+
+
+def test_a_store_of_the_first_format_is_read_and_brought_up(path):
+    """It has no column for odd observations; its checksums stay those that it was given."""
+    with opened(path) as writing:
+        writing.begin_start(1.0, {})
+        writing.keep([row(0), row(1, error="boom")])
+        writing.set_errored_aside()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        for table in ("episodes", "retried"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN odd_observations")
+        connection.execute("PRAGMA user_version = 1")
+    before = path.read_bytes()
+    assert [e.odd_observations for e in contents_of(path).results()] == [()]
+    assert path.read_bytes() == before
+    odd = (OddObservations(kind="nan", path="observation", count=3),)
+    with opened(path) as writing:
+        writing.begin_start(2.0, {})
+        writing.keep([row(1, odd_observations=odd)])
+    contents = contents_of(path)
+    assert [(e.index, e.odd_observations) for e in contents.results()] == [(0, ()), (1, odd)]
+    assert [episode_of(r).odd_observations for r in contents.retried] == [()]
+
+
+def test_a_changed_count_of_odd_observations_is_damage(path):
+    odd = (OddObservations(kind="nan", path="observation", count=3),)
+    with opened(path) as writing:
+        writing.keep([row(0, odd_observations=odd)])
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE episodes SET odd_observations = NULL")
+        connection.commit()
+    with pytest.raises(RunDamaged, match="does not match its checksum"):
         contents_of(path)
 
 

@@ -13,12 +13,10 @@ from rollmesh.cli.runs_command import find_run
 from rollmesh.errors import InvalidSpec, RollmeshError
 from rollmesh.results.compare import compare
 from rollmesh.results.result import EvalResult
-from rollmesh.runs.conditions import with_conditions
 
 if TYPE_CHECKING:
     from rollmesh.cli.output import Output
     from rollmesh.results.comparison import Comparison
-    from rollmesh.runs.identity import RunIdentity
 
 
 def compare_command(
@@ -64,10 +62,8 @@ def compare_command(
         try:
             if strict and not gate:
                 raise InvalidSpec("--strict", "says how --gate judges; add --gate")
-            (first, run_a), (second, run_b) = read_result(a), read_result(b)
+            first, second = read_result(a), read_result(b)
             found = compare(first, second, margin=margin, confidence=confidence, metric=metric)
-            if run_a is not None and run_b is not None:
-                found = with_conditions(found, run_a, run_b)
         except (RollmeshError, OSError) as error:
             output.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS
@@ -77,8 +73,8 @@ def compare_command(
         return _judged(output, found, strict=strict) if gate else exit_codes.OK
 
 
-def read_result(path: str) -> tuple[EvalResult, RunIdentity | None]:
-    """Return the result in a run folder or a JSON file, and what the run was, if that is known.
+def read_result(path: str) -> EvalResult:
+    """Return the result in a run folder or a JSON file.
 
     Raises:
         InvalidSpec: There is nothing at the path, or no result in the file.
@@ -89,8 +85,7 @@ def read_result(path: str) -> tuple[EvalResult, RunIdentity | None]:
     if place.is_dir():
         from rollmesh.runs import read_run
 
-        run = read_run(place)
-        return run.result, run.identity
+        return read_run(place).result
     if not place.exists():
         raise InvalidSpec(
             path,
@@ -98,7 +93,7 @@ def read_result(path: str) -> tuple[EvalResult, RunIdentity | None]:
             "rollmesh runs lists those in runs/",
         )
     try:
-        return EvalResult.from_json(place.read_text(encoding="utf-8")), None
+        return EvalResult.from_json(place.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InvalidSpec(path, str(error)) from error
 

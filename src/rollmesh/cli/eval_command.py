@@ -102,10 +102,12 @@ def eval_command(
     replan
         Whose remaining actions an episode's end drops: that lane's, or everybody's.
     on_error
-        Whether a fault of an env ends the run or only its episode: that is so with workers, if
-        left out.
+        Whether a fault of an env (it raises, exits, hangs past a limit) ends the run (raise) or
+        only its episode (continue, which is so with workers if left out). A model that raises or
+        hangs ends the run in any case; the same command goes on with what is left.
     conformance
-        What happens to a value outside its space: a warning, an error, or nothing.
+        What happens to a value outside its space: a warning (the result then names the episodes
+        with such observations), an error, or nothing.
     env_kwargs
         Keyword arguments for the env, as a JSON object.
     model_kwargs

@@ -12,6 +12,7 @@ from rollmesh.cli.output import own_output
 from rollmesh.cli.runs_command import find_run, local_time
 from rollmesh.cli.tables import print_table
 from rollmesh.errors import RunError
+from rollmesh.results.odd import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +32,7 @@ def show_command(
     *,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
-    """Show what a run came to: by task, its errors by cause, and where its time went.
+    """Show what a run came to: by task, odd observations, errors by cause, where its time went.
 
     The run may be going on. Exit codes: 0 shown, 1 there is no run or it is damaged.
 
@@ -57,6 +58,7 @@ def show_command(
         for line in _head(stored):
             output.result(line)
         _show_tasks(output, stored)
+        _show_odd(output, stored)
         _show_causes(output, "Errored, by cause", summary.errors_by_cause(stored))
         _show_causes(output, "Attempts made again, by cause", summary.retries_by_cause(stored))
         _show_again(output, stored)
@@ -101,6 +103,25 @@ def _task_cells(task: str, result: EvalResult) -> tuple[str, ...]:
         _ends(result.return_interval),
         _number(result.mean_length),
     )
+
+
+def _show_odd(output: Output, run: StoredRun) -> None:
+    """Say where observations were seen that their space does not hold."""
+    places = run.result.odd_observations
+    rows = [
+        (
+            f"{place.count:,}",
+            printable(place.words),
+            printable(place.path),
+            str(len(place.episodes)),
+            _listed(place.episodes),
+        )
+        for place in places[:_MOST_LISTED]
+    ]
+    if len(places) > _MOST_LISTED:
+        rows.append(("", f"… {len(places) - _MOST_LISTED} more places", "", "", ""))
+    headers = ("observations", "odd", "where", "in", "episodes")
+    _show(output, headers, rows, ("observations", "in"))
 
 
 def _show_causes(output: Output, title: str, causes: Sequence[Cause]) -> None:

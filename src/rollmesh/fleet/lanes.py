@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollmesh.endpoint.faults import refusal_of
+from rollmesh.endpoint.reporting import log_warning
 from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout, WorkerLost
 from rollmesh.fleet.hub import Hub
 from rollmesh.fleet.pool import LocalPool, Pool
@@ -43,6 +44,7 @@ from rollmesh.ports import (
     StepReply,
     StepRequest,
 )
+from rollmesh.spaces.conformance import Checker
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -368,6 +370,7 @@ def _served(
     from rollmesh.fleet.served import ServedLane
 
     limits = Limits(env_connect_s=shared.options.load_s, close_s=shared.options.close_s)
+    checker = Checker("observation", shared.options.conformance, report=log_warning)
     return [
         ServedLane(
             address,
@@ -377,6 +380,7 @@ def _served(
             agree=shared.agree,
             tell=shared.tell,
             limits=limits,
+            checker=checker,
         )
         for place, address in enumerate(addresses)
     ]

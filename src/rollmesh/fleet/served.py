@@ -19,6 +19,7 @@ from rollmesh.fleet.hub import Hub
 from rollmesh.limits import Limits
 from rollmesh.ports import Callback, EnvContract, ResetRequest, StepReply, StepRequest
 from rollmesh.runtime.cancel import CancelToken
+from rollmesh.spaces.conformance import Checker
 from rollmesh.transport.connection import ConnectionOptions
 
 Agree = Callable[[str, EnvContract], "EndpointFault | None"]
@@ -36,6 +37,7 @@ class ServedLane:
         agree: Compares contracts.
         tell: Told of its states.
         limits: `env_connect_s` bounds connecting.
+        checker: Looks at the observations of a foreign server.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class ServedLane:
         agree: Agree,
         tell: Callable[..., None],
         limits: Limits,
+        checker: Checker,
     ) -> None:
         self.address = address
         self.number = number
@@ -56,6 +59,7 @@ class ServedLane:
         self._agree = agree
         self._tell = tell
         self._limits = limits
+        self._checker = checker
         self._port: Any = None
         self._wants_new = False
         self._dialling: CancelToken | None = None
@@ -147,7 +151,14 @@ class ServedLane:
     def _connect(self, dialling: CancelToken) -> Any:
         """Open a session."""
         options = client_options(connection=ConnectionOptions(lent=True))
-        port = connect_env(self.address, options, limits=self._limits, lanes=True, cancel=dialling)
+        port = connect_env(
+            self.address,
+            options,
+            limits=self._limits,
+            lanes=True,
+            cancel=dialling,
+            checker=self._checker,
+        )
         if dialling.reason is not None:  # nobody may be left who would let go of it
             port.abandon(())
             raise SessionLost(f"{self.address} was left while it was being connected")

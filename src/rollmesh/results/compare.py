@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollmesh.errors import InvalidSpec
 from rollmesh.results.comparison import Comparison, TaskDifference, Verdict
+from rollmesh.results.conditions import differing_conditions
 from rollmesh.results.paired import mcnemar_p, sign_flip_p, tango_interval
 from rollmesh.results.power import (
     DEFAULT_POWER,
@@ -56,7 +57,8 @@ def compare(
     or unknown plans they are a pair if they have the same task and the same seed, or the same place
     where there are no seeds; if a task has a seed several times, they are paired in order.
     Episodes that only one of the two has, and pairs of which one errored or gives no number, are
-    left out and counted.
+    left out and counted. Where the conditions of the two differ, as far as both know theirs, the
+    comparison says so, and a strict gate is closed.
 
     Args:
         a: What is compared with.
@@ -127,6 +129,7 @@ def compare(
         notes=tuple(_notes(a, b, pairing)),
         unfinished=tuple(_unfinished(a, b)),
         is_same_env=a.env == b.env,
+        conditions=differing_conditions(a.conditions, b.conditions),
     )
 
 
@@ -407,6 +410,10 @@ def _said(episode: EpisodeResult) -> float | None:
 def _notes(a: EvalResult, b: EvalResult, pairing: _Pairing) -> Iterable[str]:
     if a.env != b.env:
         yield f"A ran in {a.env or 'an unnamed env'}, B in {b.env or 'an unnamed env'}"
+    elif a.conditions is not None and b.conditions is not None:
+        mine, other = a.conditions.env, b.conditions.env
+        if mine != other:
+            yield f"A was started with the env {mine}, B with {other}"
     if pairing.is_by_guess:
         yield "episodes without a seed are paired by their place in the plan"
 

@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from rollmesh.results.result import EpisodeResult
+from rollmesh.spaces.conformance import OddObservations
 
 _UUID_BYTES = 16
+_Odd = tuple[OddObservations, ...]
 _NAMES = tuple(one.name for one in fields(EpisodeResult) if one.name != "episode_id")
 _values_of = attrgetter(*_NAMES)
 _pack = msgspec.msgpack.Encoder().encode
@@ -90,8 +92,13 @@ def _unpacked(held: bytes) -> EpisodeResult:
     written, *rest = _unpack(held)
     values: dict[str, Any] = dict(zip(_NAMES, rest, strict=True))
     values["causes"] = tuple(values["causes"])
+    values["odd_observations"] = _odd_of(values["odd_observations"])
     episode_id = _spelled(written) if isinstance(written, bytes) else written
     return EpisodeResult(episode_id=episode_id, **values)
+
+
+def _odd_of(held: list[dict[str, Any]]) -> _Odd:
+    return msgspec.convert(held, _Odd) if held else ()
 
 
 def _spelled(number: bytes) -> str:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from rollmesh.results.conditions import Conditions
+from rollmesh.results.odd import OddPlace, odd_lines, odd_places, printable
 from rollmesh.results.stats import (
     METHOD_NAMES,
     Interval,
@@ -23,6 +25,7 @@ from rollmesh.results.stats import (
     wilson_interval,
 )
 from rollmesh.results.stopping import StopDecision
+from rollmesh.spaces.conformance import OddObservations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,6 +56,8 @@ class EpisodeResult:
         attempts: How often it was started; more than 1 where a worker or served endpoint was lost.
         causes: Why the earlier attempts came to nothing, one line each.
         task: The task of the plan it belongs to; `""` without tasks.
+        odd_observations: How many of its observations their space did not hold (NaN, out of
+            bounds) and were delivered all the same, by kind and path; empty where all were right.
     """
 
     index: int
@@ -69,6 +74,7 @@ class EpisodeResult:
     attempts: int = 1
     causes: tuple[str, ...] = ()
     task: str = ""
+    odd_observations: tuple[OddObservations, ...] = ()
 
     @classmethod
     def from_summary(cls, summary: EpisodeSummary) -> EpisodeResult:
@@ -103,6 +109,8 @@ class EvalResult:
             nothing of these.
         decision: What the rule decided that the run was to stop by, or None; the success rate's
             interval is the decision's then, for it holds although somebody waited for it.
+        conditions: What the episodes were played under, as far as anybody knows; `compare` says
+            where those of two results differ.
     """
 
     episodes: tuple[EpisodeResult, ...]
@@ -118,6 +126,7 @@ class EvalResult:
     run_dir: str | None = None
     resumed: int = 0
     decision: StopDecision | None = None
+    conditions: Conditions | None = field(default=None, repr=False, hash=False)
     _finished: tuple[EpisodeResult, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -140,6 +149,14 @@ class EvalResult:
     def num_not_run(self) -> int:
         """Number of planned episodes that neither finished nor errored."""
         return max(0, self.planned - len(self.episodes))
+
+    @cached_property
+    def odd_observations(self) -> tuple[OddPlace, ...]:
+        """What observations their space did not hold, by kind and path, and in which episodes.
+
+        Policy `warn` delivers them all the same. Errored episodes are counted too.
+        """
+        return odd_places(self.episodes)
 
     @cached_property
     def tasks(self) -> dict[str, EvalResult]:
@@ -242,6 +259,7 @@ class EvalResult:
             "plan_seed": self.plan_seed,
             "stopped": self.stopped,
             "decision": None if self.decision is None else asdict(self.decision),
+            "conditions": None if self.conditions is None else self.conditions.to_dict(),
             "success_rate": self.success_rate,
             "success_interval": _interval_dict(self.success_interval),
             "success_bounds": self.success_bounds,
@@ -251,6 +269,7 @@ class EvalResult:
             "num_errors": self.num_errors,
             "num_not_run": self.num_not_run,
             "num_non_finite_returns": self.num_non_finite_returns,
+            "odd_observations": [asdict(one) for one in self.odd_observations],
             "total_steps": self.total_steps,
             "elapsed_s": self.elapsed_s,
             "steps_per_s": self.steps_per_s,
@@ -282,6 +301,7 @@ class EvalResult:
                 given["telemetry"] = _telemetry(given["telemetry"])
             given["episodes"] = episodes
             given["decision"] = StopDecision.from_dict(table.get("decision"))
+            given["conditions"] = Conditions.from_dict(table.get("conditions"))
             return cls(**given)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
@@ -294,6 +314,10 @@ class EvalResult:
         rows = [*_success_rows(self), *_return_rows(self)]
         if self.num_errors:
             rows.append(SummaryRow("errored", str(self.num_errors), "", _first_error(self)))
+        rows += [
+            SummaryRow(printable(label), number, "", printable(note))
+            for label, number, note in odd_lines(self.odd_observations, episodes=len(self.episodes))
+        ]
         speed = self.steps_per_s
         if speed is not None:
             note = f"{self.total_steps:,} steps{_predicts(self)} in {self.elapsed_s:.2f} s"
@@ -403,8 +427,7 @@ def _first_error(result: EvalResult) -> str:
 def _brief(error: str) -> str:
     """Return the first line of an error, without the id that is in the episode's own entry."""
     line = error.strip().partition("\n")[0].strip() or "no message"
-    line = "".join(c if c.isprintable() else "?" for c in line)  # a terminal would obey it
-    line = _EPISODE_ID.sub("", line)
+    line = _EPISODE_ID.sub("", printable(line))
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 2]} …"
 
 

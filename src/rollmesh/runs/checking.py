@@ -24,7 +24,14 @@ from rollmesh.results.result import EpisodeResult
 from rollmesh.runs import schema
 from rollmesh.runs.disk import name_trouble
 from rollmesh.runs.identity import RunIdentity
-from rollmesh.runs.rows import FailedAttempt, Row, attempt_of, checksum, episode_of
+from rollmesh.runs.rows import (
+    FailedAttempt,
+    Row,
+    attempt_of,
+    checksum,
+    episode_checksum,
+    episode_of,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,14 +143,17 @@ def origin(facts: Sequence[tuple[str, str]]) -> bytes:
 
 
 def _read(connection: sqlite3.Connection, path: Path) -> Contents:
-    _check_header(connection, path)
+    form = _check_header(connection, path)
     heads = connection.execute(schema.ALL_HEADS).fetchall()
     if len(heads) != 1:
         raise damaged(path, f"its table head has {len(heads)} rows, expected 1")
     num_episodes, num_starts, num_attempts, head = heads[0]
     facts: list[tuple[str, str]] = connection.execute(schema.ALL_FACTS).fetchall()
-    episodes = connection.execute(schema.ALL_EPISODES).fetchall()
-    retried = connection.execute(schema.ALL_RETRIED).fetchall()
+    is_first = form == schema.FIRST_FORMAT
+    episodes, retried = (
+        connection.execute(schema.FIRST_EPISODES if is_first else schema.ALL_EPISODES).fetchall(),
+        connection.execute(schema.FIRST_RETRIED if is_first else schema.ALL_RETRIED).fetchall(),
+    )
     kept = sorted([*episodes, *retried], key=_sequence_of) if retried else episodes
     if len(kept) != num_episodes:
         raise damaged(path, f"it holds {len(kept)} episodes, and its head says {num_episodes}")
@@ -165,23 +175,25 @@ def _read(connection: sqlite3.Connection, path: Path) -> Contents:
     )
 
 
-def _check_header(connection: sqlite3.Connection, path: Path) -> None:
+def _check_header(connection: sqlite3.Connection, path: Path) -> int:
+    """Check what the file is, and return its format."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != schema.APPLICATION:
         raise damaged(path, f"its application id is {application:#x}: it is no run, or overwritten")
     (form,) = connection.execute("PRAGMA user_version").fetchone()
-    if form != schema.FORMAT:
+    if form not in (schema.FIRST_FORMAT, schema.FORMAT):
         raise damaged(path, f"its format is {form}, and this rollmesh knows {schema.FORMAT}")
     verdict = connection.execute("PRAGMA quick_check(1)").fetchall()
     if verdict != [("ok",)]:
         raise damaged(path, f"SQLite's check says {' '.join(str(verdict[0][0]).split())}")
+    return form
 
 
 def _end_of_chain(kept: Sequence[Row], start: bytes, path: Path) -> bytes:
     """Check the chain of episodes, in the order they were kept, and return its last checksum."""
     last = start
     for number, row in enumerate(kept, 1):
-        last = checksum(row[:-1], last)
+        last = episode_checksum(row[:-1], last)
         if row[0] != number or row[-1] != last:
             raise damaged(path, f"episode {number} of {len(kept)} does not match its checksum")
     return last

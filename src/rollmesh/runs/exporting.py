@@ -11,14 +11,15 @@ import errno
 import io
 import json
 import os
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rollmesh.errors import InvalidSpec
 from rollmesh.results.result import EpisodeResult
 from rollmesh.runs.reading import StoredRun
 from rollmesh.runs.summary import to_dict
+from rollmesh.spaces.conformance import OddObservations
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -32,7 +33,7 @@ def export_run(run: StoredRun, form: Format) -> bytes:
     """Return the episodes of a run as the bytes of a file.
 
     JSON holds everything that is known of the run. In CSV a NaN reads `nan`, an unknown value is
-    empty, and `causes` is a JSON list.
+    empty, and `causes` and `odd_observations` are JSON lists.
 
     Raises:
         InvalidSpec: Parquet is asked for, and pyarrow is not installed.
@@ -96,7 +97,9 @@ def _cell(value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, tuple):
-        return json.dumps(value) if value else ""
+        items = cast("tuple[object, ...]", value)
+        plain = [asdict(item) if isinstance(item, OddObservations) else item for item in items]
+        return json.dumps(plain) if plain else ""
     return value
 
 
@@ -125,6 +128,9 @@ def _parquet(run: StoredRun) -> bytes:
         for name, kind in kinds.items()
         if name != "seed"
     }
+    odd = pa.struct({"kind": pa.string(), "path": pa.string(), "count": pa.int64()}.items())
+    told = [[asdict(one) for one in e.odd_observations] for e in episodes]
+    columns["odd_observations"] = pa.array(told, pa.list_(odd))
     seeds = [str(e.seed) if is_wide and e.seed is not None else e.seed for e in episodes]
     columns["seed"] = pa.array(seeds, kinds["seed"])
     about = {"plan_hash": run.identity.plan_hash, "env": run.result.env, "model": run.result.model}

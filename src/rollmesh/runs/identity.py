@@ -17,10 +17,6 @@ _ABSENT: Any = object()
 
 Json: TypeAlias = "Mapping[str, Any] | list[Any] | str | float | None"
 """A value read from JSON, or one that can be written as such."""
-_Argument: TypeAlias = (
-    "Mapping[Any, Any] | list[Any] | tuple[Any, ...] | type[Any] | str | float | None"
-)
-"""An argument of a run; an object of any other kind is called by its class, as functions are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,23 +86,6 @@ class RunIdentity:
         except ValueError:
             found = []
         return found or [f"plan: hash {old.plan_hash} -> {self.plan_hash}"]
-
-
-def written(arguments: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return keyword arguments as texts that can be compared: of an object, what it is."""
-    return {
-        key: json.dumps(_plain(value), sort_keys=True) for key, value in (arguments or {}).items()
-    }
-
-
-def _plain(value: _Argument) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return getattr(value, "__qualname__", None) or type(value).__qualname__
 
 
 def _changes(path: str, old: Json, new: Json) -> Iterator[str]:

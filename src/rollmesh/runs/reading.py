@@ -24,6 +24,7 @@ from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.results.stopping import StopDecision
 from rollmesh.runs import schema, store
 from rollmesh.runs.checking import Contents, Start, damaged, read_contents
+from rollmesh.runs.conditions import conditions_of
 from rollmesh.runs.identity import Json, RunIdentity
 from rollmesh.runs.lock import holder_of, last_words
 from rollmesh.runs.rows import FailedAttempt, episode_of
@@ -246,6 +247,7 @@ def _result_of(folder: Path, contents: Contents, failure: str | None) -> EvalRes
         decision=StopDecision.from_dict(facts.get(schema.DECISION_FACT)),
         plan_hash=identity.plan_hash,
         run_dir=str(folder),
+        conditions=conditions_of(identity),
     )
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import msgspec
 
 from rollmesh.results.result import EpisodeResult
+from rollmesh.spaces.conformance import OddObservations
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -35,9 +36,10 @@ EPISODE_COLUMNS = (
     "error",
     "attempts",
     "causes",
+    "odd_observations",
     "ended_at",
 )
-"""What an episode's checksum is taken over, in this order."""
+"""What an episode's checksum is taken over, in this order; without `odd_observations` of none."""
 ATTEMPT_COLUMNS = (
     "plan_index",
     "attempt",
@@ -49,10 +51,12 @@ ATTEMPT_COLUMNS = (
     "failed_at",
 )
 CHECKSUM_BYTES = 8
+_ODD = EPISODE_COLUMNS.index("odd_observations")
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _packed = msgspec.msgpack.Encoder().encode
 _causes_of = msgspec.json.Decoder(tuple[str, ...]).decode
+_odd_of = msgspec.json.Decoder(tuple[OddObservations, ...]).decode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,13 +109,14 @@ def episode_row(episode: EpisodeResult, ended_at: float) -> Row:
         None if error is None else clean_text(error),
         int(episode.attempts),
         json.dumps([clean_text(c) for c in episode.causes]) if episode.causes else None,
+        _odd_text(episode.odd_observations) if episode.odd_observations else None,
         ended_at,
     )
 
 
 def episode_of(row: Row) -> EpisodeResult:
     """Return the episode of a row."""
-    seed, reward, success, causes = row[3], row[7], row[8], row[14]
+    seed, reward, success, causes, odd = row[3], row[7], row[8], row[14], row[15]
     return EpisodeResult(
         index=row[1],
         task=row[2],
@@ -127,7 +132,12 @@ def episode_of(row: Row) -> EpisodeResult:
         error=row[12],
         attempts=row[13],
         causes=() if causes is None else _causes_of(causes),
+        odd_observations=() if odd is None else _odd_of(odd),
     )
+
+
+def _odd_text(odd: tuple[OddObservations, ...]) -> str:
+    return json.dumps([{**asdict(one), "path": clean_text(one.path)} for one in odd])
 
 
 def attempt_row(attempt: FailedAttempt, failed_at: float) -> Row:
@@ -164,6 +174,14 @@ def checksum(row: Row, before: bytes = b"") -> bytes:
     values is fixed.
     """
     return hashlib.blake2b(before + _packed(row), digest_size=CHECKSUM_BYTES).digest()
+
+
+def episode_checksum(row: Row, before: bytes) -> bytes:
+    """Return the checksum of an episode's row, with its sequence number, chained.
+
+    One without odd observations has that of the first format, which did not know of any.
+    """
+    return checksum((*row[:_ODD], *row[_ODD + 1 :]) if row[_ODD] is None else row, before)
 
 
 def clean_text(text: str) -> str:

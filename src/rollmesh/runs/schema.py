@@ -20,7 +20,8 @@ STORE_FILE = "run.sqlite"
 SIDECARS = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database while it is in use, or after a crash."""
 LOG_FILE = STORE_FILE + SIDECARS[0]
-FORMAT = 1
+FORMAT, FIRST_FORMAT = 2, 1
+"""The second one has a column for odd observations; the first is read, and brought up to it."""
 ENV_FACT, WIDTH_FACT, DECISION_FACT = "env", "num_envs", "decision"
 """Facts of a start that results are read with: the env's own name, lanes, what a rule decided."""
 ENV_FACTS = (ENV_FACT, WIDTH_FACT)
@@ -49,7 +50,8 @@ _EPISODE_TABLE = """(
     attempts INTEGER NOT NULL,
     causes TEXT,
     ended_at REAL NOT NULL,
-    checksum BLOB NOT NULL
+    checksum BLOB NOT NULL,
+    odd_observations TEXT
 )"""
 
 SCHEMA = f"""
@@ -115,6 +117,16 @@ ALL_HEADS = "SELECT episodes, starts, failed_attempts, checksum FROM head"
 ALL_FACTS = _select("run", ("name", "value"), "name")
 ALL_EPISODES = _select("episodes", (*EPISODE_COLUMNS, "checksum"), "sequence")
 ALL_RETRIED = _select("retried", (*EPISODE_COLUMNS, "checksum"), "sequence")
+BRING_UP = (
+    "ALTER TABLE episodes ADD COLUMN odd_observations TEXT",
+    "ALTER TABLE retried ADD COLUMN odd_observations TEXT",
+    f"PRAGMA user_version = {FORMAT}",
+)
+"""Makes a store of the first format one of this."""
+FIRST_EPISODES, FIRST_RETRIED = (
+    statement.replace("odd_observations", "NULL") for statement in (ALL_EPISODES, ALL_RETRIED)
+)
+"""The same of the first format."""
 ALL_STARTS = _select("starts", ("start", *START_COLUMNS, "checksum"), "start")
 ALL_ATTEMPTS = _select("failed_attempts", ("number", *ATTEMPT_COLUMNS, "checksum"), "number")
 

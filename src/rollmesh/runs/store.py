@@ -21,7 +21,7 @@ from rollmesh.events import TelemetrySnapshot
 from rollmesh.runs import schema
 from rollmesh.runs.checking import Contents, origin
 from rollmesh.runs.identity import RunIdentity
-from rollmesh.runs.rows import Row, checksum, clean_text
+from rollmesh.runs.rows import Row, checksum, clean_text, episode_checksum
 
 _BUSY_S = 60.0
 """How long a statement waits for another program that has the store locked."""
@@ -149,7 +149,8 @@ class Store:
         return num_frames
 
     def begin_start(self, started_at: float, facts: Mapping[str, Any]) -> None:
-        """Note that the run was started."""
+        """Note that the run was started; a store of the first format becomes one of this."""
+        self._bring_up()
         self._num_starts += 1
         self._begun = (started_at, json.dumps(facts, default=repr))
         self.keep((), outcome=Outcome())
@@ -180,7 +181,7 @@ class Store:
         chained: list[Row] = []
         for sequence, row in enumerate(episodes, self.num_episodes + 1):
             numbered = (sequence, *row)
-            head = checksum(numbered, head)
+            head = episode_checksum(numbered, head)
             chained.append((*numbered, head))
         num_episodes = self.num_episodes + len(episodes)
         num_attempts = self._num_attempts + len(attempts)
@@ -204,6 +205,14 @@ class Store:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def _bring_up(self) -> None:
+        """Make a store of the first format, whose contents were checked, one of this."""
+        (form,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if form == schema.FIRST_FORMAT:
+            with self._transaction() as connection:
+                for statement in schema.BRING_UP:
+                    connection.execute(statement)
 
     def _start_row(self, outcome: Outcome) -> Row:
         started_at, facts = self._begun

@@ -204,6 +204,7 @@ class Announcer:
                     final_observation=_read_only(observation),
                     task=summary.task,
                     attempts=summary.attempts,
+                    odd_observations=summary.odd_observations,
                 )
             )
 
@@ -225,6 +226,7 @@ class Announcer:
                     error=summary.error or "",
                     task=summary.task,
                     attempts=summary.attempts,
+                    odd_observations=summary.odd_observations,
                 )
             )
 

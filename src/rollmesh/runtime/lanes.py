@@ -20,6 +20,11 @@ import msgspec
 
 from rollmesh.ports import EpisodeInfo, Info
 from rollmesh.spaces.codec import Leaves
+from rollmesh.spaces.conformance import OddObservations
+
+_MOST_ODD = 32
+"""Kinds and paths of odd observations that an episode counts apart."""
+_MOST_KIND_CHARS, _MOST_PATH_CHARS = 32, 256
 
 
 @dataclass(slots=True)
@@ -79,6 +84,9 @@ class Lane:
         last_frame: The frame applied last: the filler while it does not act.
         adapter_info: The episode as a predict names it.
         setup: What it was prepared for last; None where it must be prepared anew.
+        odd: How many observations of the episode its space does not hold, by kind and path; None
+            of none.
+        odd_next: The same of the first one of the next episode, which is there already.
     """
 
     env_index: int
@@ -94,6 +102,8 @@ class Lane:
     last_frame: QueuedFrame | None = None
     adapter_info: EpisodeInfo = field(default_factory=lambda: EpisodeInfo(""))
     setup: str | None = None
+    odd: dict[tuple[str, str], int] | None = None
+    odd_next: dict[tuple[str, str], int] | None = None
 
     @property
     def moves(self) -> bool:
@@ -112,6 +122,7 @@ class Lane:
         self.steps = 0
         self.total_reward = 0.0
         self.started_ns = started_ns
+        self.odd, self.odd_next = self.odd_next, None
         self.fresh = True
         self.frames.clear()
         self.adapter_info = EpisodeInfo(episode.id, episode.seed)
@@ -122,7 +133,34 @@ class Lane:
         self.steps = 0
         self.total_reward = 0.0
         self.spare_id = ""
+        self.odd = self.odd_next = None
         self.frames.clear()
+
+    def count_odd(self, kind: str, path: str, *, is_next: bool) -> None:
+        """Count an observation that its space does not hold; of very many paths, together.
+
+        Both may come from a peer: very long ones are cut.
+        """
+        kind = kind[:_MOST_KIND_CHARS]
+        if len(path) > _MOST_PATH_CHARS:
+            path = f"{path[: _MOST_PATH_CHARS - 1]}…"
+        counts = self.odd_next if is_next else self.odd
+        if counts is None:
+            counts = {}
+            if is_next:
+                self.odd_next = counts
+            else:
+                self.odd = counts
+        if (kind, path) not in counts and len(counts) >= _MOST_ODD:
+            path = "…"
+        counts[kind, path] = counts.get((kind, path), 0) + 1
+
+    def odd_observations(self) -> tuple[OddObservations, ...]:
+        """Return what was counted of the episode."""
+        odd = self.odd
+        if odd is None:
+            return ()
+        return tuple([OddObservations(kind=k, path=p, count=n) for (k, p), n in odd.items()])
 
 
 class Roster:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rollmesh.errors import RouteError
 from rollmesh.events import TelemetrySnapshot
+from rollmesh.spaces.conformance import OddObservations
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +29,7 @@ class EpisodeSummary:
             endpoint was lost.
         causes: Why the earlier attempts came to nothing, one line each.
         task: The task of the plan it belongs to; `""` without tasks.
+        odd_observations: How many observations their space did not hold, by kind and path.
         ended_ns: When its last reply came, on the monotonic clock; 0 where none did.
     """
 
@@ -45,6 +47,7 @@ class EpisodeSummary:
     attempts: int = 1
     causes: tuple[str, ...] = ()
     task: str = ""
+    odd_observations: tuple[OddObservations, ...] = ()
     ended_ns: int = field(default=0, compare=False)
 
 

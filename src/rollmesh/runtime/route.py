@@ -7,7 +7,7 @@ yielded by `group.py` as an `Operation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rollmesh import events
 from rollmesh.errors import (
@@ -221,6 +221,8 @@ class Route:
         self._check_rows(len(lanes), reply, "env.reset", group.step)
         self._sample("env.reset", reply)
         group.last_ns = reply.ended_ns
+        for one in reply.odd:
+            lanes[one.row].count_odd(one.kind, one.path, is_next=True)
         auto = group.logged_reset
         if not group.logged_reset:
             group.logged_reset = True
@@ -255,9 +257,23 @@ class Route:
         endings: dict[int, Ending] = {}
         if reply.completions or self._ends.caps:
             endings = self._ends.read(group, roster, reply)
+        if reply.odd:
+            self._count_odd(group, reply, endings)
         if self.announcer.hooks.step_completed is not None and roster.lanes:
             self.announcer.step(roster, reply, self.rows(roster, reply.observation), endings)
         return [endings[row] for row in sorted(endings)] if endings else []
+
+    def _count_odd(self, group: Group, reply: StepReply, endings: Mapping[int, Ending]) -> None:
+        """Count odd observations for the episodes that they belong to.
+
+        That is the next one where the env reset the lane itself: within the step that ended the
+        last one (SAME_STEP), or with this step (NEXT_STEP).
+        """
+        is_same_step = self.mode is AutoresetMode.SAME_STEP
+        for one in reply.odd:
+            lane = group.lanes[one.row]
+            is_next = is_same_step and one.row in endings and not one.is_final
+            lane.count_odd(one.kind, one.path, is_next=is_next or lane.next is not None)
 
     def complete(self, group: Group, ending: Ending, reply: StepReply) -> None:
         """Report the end of a planned episode; an unscored one passes unseen."""
@@ -284,6 +300,7 @@ class Route:
             attempts=episode.attempt,
             causes=episode.causes,
             task=episode.task,
+            odd_observations=lane.odd_observations(),
         )
         self._report(summary)
         if self.announcer.hooks.episode_completed is None:
@@ -389,6 +406,7 @@ class Route:
             attempts=episode.attempt,
             causes=episode.causes,
             task=episode.task,
+            odd_observations=lane.odd_observations() if began else (),
         )
         if self._report(summary, ended=goes_on):
             self.announcer.episode_errored(summary, episode.record_id)

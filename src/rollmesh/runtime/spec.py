@@ -68,7 +68,8 @@ class SessionSpec:
         execution_horizon: Frames of a chunk that are executed; None is all of them.
         replan: Whose queued frames an end drops: that lane's, or the whole group's.
         budget: Whether `max_episodes` bounds starts (no bias to short episodes) or completions.
-        on_error: Whether a fault of an env ends the route or only its episodes.
+        on_error: Whether a fault of an env ends the route or only its episodes; a model's failure
+            ends it in any case.
         max_attempts: How often an episode is started at most whose endpoint was lost each time.
         retry_late: Whether an env operation past its limit loses the lane, so that the episode is
             started again, rather than spoiling it.

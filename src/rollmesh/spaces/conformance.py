@@ -5,13 +5,17 @@ structure but not the right content: reported once and delivered (`warn`), refus
 not looked at (`off`). Structure is never its business: a wrong shape, a missing key or a number
 that would have to be cut is refused by the codec under every policy.
 
+What is delivered although its space does not hold it can also be kept (`keeping`), so that every
+observation is counted where the text about it is told once. A value that conforms costs nothing.
+
 It knows no space and no codec.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from rollmesh.errors import InvalidValue
@@ -23,9 +27,27 @@ NanPolicy: TypeAlias = Literal["policy", "refuse"]
 Report: TypeAlias = Callable[[str, str], None]
 """Takes the path (`observation['wrist'][2]`) and a sentence about it."""
 
+Found: TypeAlias = "tuple[str, str, Sequence[int]]"
+"""Kind and path of a finding, and the rows of the batch that it was found in."""
+
 POLICIES = ("warn", "strict", "off")
 NAN_POLICIES = ("policy", "refuse")
 _LOGGED = "conformance path=%s detail=%s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OddObservations:
+    """Observations of one episode, or of several, that their space does not hold.
+
+    Attributes:
+        kind: `nan`, `bounds` (outside of them), `length` or `charset` (of a text).
+        path: Where in the observation: `observation['wrist'][2]`; `…` stands for several.
+        count: How many observations were so. One with two odd elements at a path counts once.
+    """
+
+    kind: str
+    path: str
+    count: int
 
 
 def log_report(path: str, detail: str) -> None:
@@ -47,14 +69,17 @@ class Checker:
 
     Attributes:
         looks: Whether values are checked at all.
+        found: What was delivered although its space does not hold it, until the owner takes it;
+            None unless made by `keeping`.
 
-    Guarantees: safe to share between threads; a finding may then be reported twice in a race.
+    Guarantees: safe to share between threads unless it keeps; a finding may then be reported twice
+    in a race.
 
     Raises:
         InvalidValue: An unknown policy.
     """
 
-    __slots__ = ("_children", "_report", "_seen", "looks", "nan", "policy", "root")
+    __slots__ = ("_children", "_report", "_seen", "found", "looks", "nan", "policy", "root")
 
     def __init__(
         self,
@@ -74,6 +99,7 @@ class Checker:
         self._report: Report = log_report if report is None else report
         self._seen: set[tuple[str, str]] = set()
         self._children: dict[str, Checker] = {}
+        self.found: list[Found] | None = None
 
     def __repr__(self) -> str:
         return f"Checker(root={self.root!r}, policy={self.policy!r}, nan={self.nan!r})"
@@ -83,9 +109,40 @@ class Checker:
         child = self._children.get(suffix)
         if child is None:
             child = Checker(self.root + suffix, self.policy, self.nan, self._report)
-            child._seen = self._seen
+            child._seen, child.found = self._seen, self.found
             self._children[suffix] = child
         return child
+
+    def keeping(self) -> Checker:
+        """Return a checker that shares what was reported, and keeps what it finds for its owner.
+
+        For one thread, which empties `found` after each value.
+        """
+        twin = Checker(self.root, self.policy, self.nan, self._report)
+        twin._seen, twin.found = self._seen, []
+        return twin
+
+    def keep(self, kind: str, path: str, rows: Sequence[int] = (0,)) -> None:
+        """Keep a finding about what is delivered all the same, where somebody wants it.
+
+        Args:
+            kind: Kind of the finding.
+            path: Path below the root.
+            rows: The rows of the batch that it was found in.
+        """
+        if self.found is not None:
+            self.found.append((kind, self.root + path, rows))
+
+    def keep_as_row(self, row: int, first: int) -> None:
+        """Have what was kept from place `first` on belong to this row, whose parts were looked at.
+
+        Args:
+            row: A row of the batch.
+            first: How much had been kept before.
+        """
+        found = self.found
+        if found is not None and len(found) > first:
+            found[first:] = [(kind, path, (row,)) for kind, path, _ in found[first:]]
 
     def wants(self, kind: str, path: str, *, refuse: bool = False) -> bool:
         """Return whether a finding of this kind would do anything, so that its text can be saved.

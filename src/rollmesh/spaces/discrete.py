@@ -67,6 +67,7 @@ class DiscreteLeaf(ArrayLeaf):
                 f"{number} is outside {self._first} to {self._last}",
                 refuse=refuse,
             )
+            checker.keep("bounds", self.spec.path)
         leaf = np.array([number], self.dtype)
         leaf.flags.writeable = False
         if inside and len(self._table) < _TABLE_SIZE:

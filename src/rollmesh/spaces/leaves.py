@@ -229,18 +229,28 @@ class ArrayLeaf(LeafCodec):
 
     def _find(self, array: Array, checker: Checker, *, is_batch: bool) -> None:
         """Say what is wrong with an array of which something is."""
-        path = self.spec.path
+        path, has_nan = self.spec.path, False
         if self.dtype.kind == "f":
             nan = np.isnan(array)
             refuse = checker.refuses_nan
-            if np.any(nan) and checker.wants("nan", path, refuse=refuse):
-                where = _place(nan, is_batch=is_batch)
-                checker.note("nan", path, f"NaN{where}; expected numbers", refuse=refuse)
+            if has_nan := bool(np.any(nan)):
+                if checker.wants("nan", path, refuse=refuse):
+                    where = _place(nan, is_batch=is_batch)
+                    checker.note("nan", path, f"NaN{where}; expected numbers", refuse=refuse)
+                checker.keep("nan", path, _rows(nan, is_batch=is_batch))
         refuse = self.is_integer_domain and checker.refuses_integers
-        if not checker.wants("bounds", path, refuse=refuse):
-            return
+        wants_text = checker.wants("bounds", path, refuse=refuse)
+        if not wants_text:
+            if checker.found is None:
+                return
+            if not (has_nan or is_batch):  # then it is nothing else
+                checker.keep("bounds", path)
+                return
         outside = (array < self.low) | (array > self.high)
-        if np.any(outside):
+        if not np.any(outside):
+            return
+        checker.keep("bounds", path, _rows(outside, is_batch=is_batch))
+        if wants_text:
             first = tuple(int(i) for i in np.argwhere(outside)[0])
             inner = first[is_batch:]
             checker.note(
@@ -387,6 +397,13 @@ def array_leaf(
 def smallest(bound: Array) -> Array:
     """Return a uniform bound as a 0-d array, any other as it is."""
     return np.array(bound.flat[0]) if bound.size and not any(bound.strides) else bound
+
+
+def _rows(mask: Array, *, is_batch: bool) -> list[int]:
+    """Return the rows of a batch in which an element is set."""
+    if not is_batch:
+        return [0]
+    return np.flatnonzero(mask.reshape(len(mask), -1).any(axis=1)).tolist()
 
 
 def _place(mask: Array, *, is_batch: bool) -> str:

@@ -189,6 +189,7 @@ class GraphLeaf(RaggedLeaf):
                 f"expected node numbers from 0 to {node_rows - 1}",
                 refuse=checker.refuses_integers,
             )
+            checker.keep("bounds", path)
         return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
     def value(self, leaf: bytes, start: int, stop: int, *, copy: bool) -> Any:

@@ -54,7 +54,15 @@ class RaggedLeaf(LeafCodec):
         return pack([self.body(value, checker)])
 
     def rows(self, values: Sequence[Any], checker: Checker) -> Leaf:
-        return pack([self.body(value, checker) for value in values])
+        found = checker.found
+        if found is None:
+            return pack([self.body(value, checker) for value in values])
+        bodies: list[bytes] = []
+        for row, value in enumerate(values):
+            first = len(found)
+            bodies.append(self.body(value, checker))
+            checker.keep_as_row(row, first)
+        return pack(bodies)
 
     def stacked(self, value: Any, rows: int, checker: Checker) -> Leaf:
         where = checker.root + self.spec.path
@@ -178,8 +186,11 @@ class TextLeaf(RaggedLeaf):
         known = self._known.get(value)
         if known is not None and known[0] is checker:
             return known[1]
+        found = checker.found
+        before = 0 if found is None else len(found)
         leaf = pack([self.body(value, checker)])
-        if len(leaf) <= _MOST_KNOWN_BYTES:
+        is_odd = found is not None and len(found) > before  # to be counted each time
+        if len(leaf) <= _MOST_KNOWN_BYTES and not is_odd:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[value] = checker, leaf
@@ -218,9 +229,11 @@ class TextLeaf(RaggedLeaf):
                 path,
                 f"expected {self._min_length} to {self._max_length} characters, got {len(text)}",
             )
+            checker.keep("length", path)
         if self._charset is not None and not self._charset.issuperset(text):
             odd = sorted(set(text) - self._charset)[:20]
             checker.note("charset", path, f"characters outside the charset: {''.join(odd)!r}")
+            checker.keep("charset", path)
 
     def value(self, leaf: bytes, start: int, stop: int, *, copy: bool) -> Any:
         del copy

@@ -82,9 +82,12 @@ class Connection(ABC):
         framing: Turns messages into bytes; `framing.bind` tells it the spaces.
         most_bytes: How large a received message may be; small until `admit`.
         peer: How close the other end is: another machine, this one, or this user on it.
+        is_foreign: Whether the other end is no rollmesh, and knows the released wire alone; for
+            clients, once a session is open.
     """
 
     peer: Peer = Peer.STRANGER
+    is_foreign: bool = False
 
     def __init__(self, address: str, options: ConnectionOptions = DEFAULT_OPTIONS) -> None:
         self.address = address

@@ -256,6 +256,7 @@ class GrpcConnection(Connection):
             hello = wire.write_hello(self._service, offer(self._service, session_id=session_id))
             metadata = (*metadata, (HELLO_KEY, hello))
             self._hello_id = request_id
+        self.is_foreign = not said.dialect.details
         writable, report = self.options.writable, self.options.report
         is_large = False
         if self._service == "model":

@@ -42,7 +42,12 @@ def ask_for_health(channel: grpc.Channel, timeout_s: float) -> Any:
 def nudge(channel: grpc.Channel) -> None:
     """Have something written to the server; returns at once and never raises."""
     with contextlib.suppress(Exception):  # the channel may be closed by now
-        ask_for_health(channel, _ANSWER_S)
+        # grpc cancels a call that nobody holds: this one holds itself until it is over
+        ask_for_health(channel, _ANSWER_S).add_done_callback(_let_go)
+
+
+def _let_go(call: object) -> None:
+    del call
 
 
 def await_call(call: Any, channel: grpc.Channel) -> Exception | None:

@@ -96,7 +96,7 @@ class RequestReader:
 
 def is_plain(reply: StepReply) -> bool:
     """Return whether a reply has nothing but an observation and rewards."""
-    return not reply.completions and not any(reply.infos)
+    return not reply.completions and not reply.odd and not any(reply.infos)
 
 
 class ReplyWriter:

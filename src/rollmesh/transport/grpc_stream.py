@@ -75,6 +75,7 @@ class JoinStream(ABC):
         self.expiry = self.look_at = math.inf
         self._nudged: grpc.Channel | None = channel
         self._pause_s = FIRST_NUDGE_S
+        self._is_waiting = False
         self._is_late = False
         self._end: StreamEnded | None = None
 
@@ -119,19 +120,24 @@ class JoinStream(ABC):
         """
 
     def _begin_wait(self, expiry: float) -> None:
+        self._is_waiting = True
         self._pause_s = FIRST_NUDGE_S
         self.look_at = _now() + FIRST_NUDGE_S
         WATCHDOG.arm(self, expiry)
 
     def _end_wait(self) -> None:
+        self._is_waiting = False
         self.expiry = self.look_at = math.inf
 
     def look(self, now: float) -> None:
-        """Nudge the connection. A wait that ended meanwhile makes one nudge too many of it."""
+        """Nudge the connection, unless the wait ended meanwhile.
+
+        It is then looked at once more all the same, for the next wait may have begun.
+        """
         channel = self._nudged
         self._pause_s = next_pause(self._pause_s)
         self.look_at = math.inf if channel is None else now + self._pause_s
-        if channel is not None:
+        if channel is not None and self._is_waiting:
             nudge(channel)
 
     def expire(self, expiry: float) -> None:

@@ -14,6 +14,7 @@ from rollmesh.errors import WireError
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.ports import (
     AdapterContext,
+    OddValue,
     PredictReply,
     PredictRequest,
     ResetReply,
@@ -349,10 +350,11 @@ class FrameReader:
     ) -> ResetReply:
         """Read the reply of a reset."""
         groups, _ = self._leaves(header, payload, offset)
-        infos = sections.read_reset_reply(section)[0] if section else ()
+        told = sections.read_reset_reply(section) if section else None
         return ResetReply(
             observation=groups[0],
-            infos=sections.read_infos(infos, header.rows),
+            infos=sections.read_infos(told.infos if told else (), header.rows),
+            odd=sections.check_odd(told.odd, header.rows) if told else (),
             endpoint_total_ns=header.time if header.flags & TIMED else None,
             response_bytes=header.payload_bytes + header.section_bytes,
         )
@@ -363,9 +365,11 @@ class FrameReader:
         """Read the reply of a step."""
         groups, _ = self._leaves(header, payload, offset)
         rows = header.rows
+        odd: tuple[OddValue, ...] = ()
         if section:
-            encoded, ended = sections.read_step_reply(section)
-            infos = sections.read_infos(encoded, rows)
+            told = sections.read_step_reply(section)
+            infos, ended = sections.read_infos(told.infos, rows), told.ended
+            odd = sections.check_odd(told.odd, rows) if told.odd else ()
         else:
             infos, ended = sections.no_infos(rows), ()
         finals = iter(groups[1:])
@@ -382,6 +386,7 @@ class FrameReader:
             rewards=struct.unpack_from(f"<{rows}d", payload, offset),
             infos=infos,
             completions=completions,
+            odd=odd,
             endpoint_total_ns=header.time if header.flags & TIMED else None,
             response_bytes=header.payload_bytes + header.section_bytes,
         )

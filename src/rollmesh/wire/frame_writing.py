@@ -100,6 +100,7 @@ class FrameWriter:
         if (
             known is None
             or reply.completions
+            or reply.odd
             or any(reply.infos)
             or len(reply.infos) != len(rewards)
         ):
@@ -274,7 +275,9 @@ class FrameWriter:
         """Write the reply of a reset."""
         rows = len(reply.infos)
         infos = sections.write_infos(reply.infos, self._report)
-        section = sections.encode_section((infos,)) if infos else b""
+        section = b""
+        if infos or reply.odd:
+            section = sections.encode_section((infos, reply.odd) if reply.odd else (infos,))
         frame = _timed(Frame(int(_RESET), REPLY, message.request_id, rows, section=section), reply)
         layout = self._spaces.observation.layout(rows)
         return self._payload(frame, b"", ((layout, reply.observation),))
@@ -289,9 +292,11 @@ class FrameWriter:
         groups = [(side.layout(rows), reply.observation)]
         infos = sections.write_infos(reply.infos, self._report)
         section = b""
-        if infos or reply.completions:
+        if infos or reply.completions or reply.odd:
             rest = [sections.write_completion(c, self._report) for c in reply.completions]
-            section = sections.encode_section((infos, rest))
+            section = sections.encode_section(
+                (infos, rest, reply.odd) if reply.odd else (infos, rest)
+            )
             finals = [c.final_observation for c in reply.completions]
             one = side.layout(1)
             groups.extend([(one, leaves) for leaves in finals if leaves is not None])

@@ -22,6 +22,7 @@ from rollmesh.ports import (
     Completion,
     EnvContract,
     Info,
+    OddValue,
     ResetReply,
     ResetRequest,
     StepReply,
@@ -46,6 +47,7 @@ from rollmesh.wire.proto_values import (
     tag,
     value_parts,
 )
+from rollmesh.wire.sections import check_odd
 
 logger = logging.getLogger(__name__)
 
@@ -232,6 +234,7 @@ class EnvClientWire:
                 message.observation, self._observations, rows, "observation", envelope.leaves
             ),
             infos=_read_infos(message, rows),
+            odd=_read_odd(message, rows) if message.odd else (),
             endpoint_total_ns=envelope.endpoint_total_ns,
             response_bytes=envelope.nbytes,
         )
@@ -256,6 +259,7 @@ class EnvClientWire:
             rewards=rewards,
             infos=_read_infos(message, rows),
             completions=self._completions(message, request, rows),
+            odd=_read_odd(message, rows) if message.odd else (),
             endpoint_total_ns=envelope.endpoint_total_ns,
             response_bytes=envelope.nbytes,
         )
@@ -349,6 +353,11 @@ def _read_infos(message: Any, rows: int) -> tuple[Info, ...]:
             raise WireError(f"the env sent {len(exact)} infos for {rows} lanes")
         return tuple([decode_exact(one) for one in exact])
     return decode_lanes(message.infos, rows)
+
+
+def _read_odd(message: pb.ResetResponse | pb.StepResponse, rows: int) -> tuple[OddValue, ...]:
+    told = [OddValue(one.row, one.kind, one.path, one.is_final) for one in message.odd]
+    return check_odd(tuple(told), rows)
 
 
 def _read_frame(message: pb.RenderResponse) -> ours.RenderReply:

@@ -21,6 +21,7 @@ from rollmesh.ports import (
     Completion,
     EnvContract,
     Info,
+    OddValue,
     ResetReply,
     ResetRequest,
     StepReply,
@@ -204,6 +205,8 @@ class EnvServerWire:
         if type(body) is ResetReply and type(request) is ResetRequest:
             reset = pb.ResetResponse()
             self._write_infos(body.infos, reset, [True] * len(body.infos))
+            if body.odd and self._dialect.details:
+                _write_odd(body.odd, reset)
             return self._around(body.observation, _RESET, reset, message)
         match body:
             case ours.ErrorBody():
@@ -279,6 +282,8 @@ class EnvServerWire:
             for facts in interrupted:
                 _write_facts(facts, message.completed_episodes.add())
         self._write_infos(reply.infos, message, flags)
+        if reply.odd and self._dialect.details:
+            _write_odd(reply.odd, message)
         return message
 
     def _write_end(
@@ -374,6 +379,11 @@ def _is_stale(completion: Completion, request: StepRequest, row: int) -> bool:
     """Return whether an end names another episode than the one that was stepped."""
     pushed = request.episode_ids[row] if row < len(request.episode_ids) else ""
     return bool(completion.episode_id and pushed and completion.episode_id != pushed)
+
+
+def _write_odd(odd: Sequence[OddValue], target: pb.ResetResponse | pb.StepResponse) -> None:
+    for one in odd:
+        target.odd.add(row=one.row, kind=one.kind, path=one.path, is_final=one.is_final)
 
 
 def _write_facts(facts: EpisodeFacts, target: pb.EpisodeMetadata) -> None:

@@ -12,12 +12,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from rollmesh.errors import WireError
+from rollmesh.limits import SIZE_LIMITS
 from rollmesh.ports import (
     NO_INFO,
     AdapterContext,
     Completion,
     EpisodeInfo,
     Info,
+    OddValue,
     ReleaseAdapterRequest,
     ResetAdapterRequest,
 )
@@ -122,6 +124,17 @@ def no_infos(rows: int) -> tuple[Info, ...]:
 _ONE_INFO: tuple[Info, ...] = (NO_INFO,)
 
 
+def check_odd(odd: tuple[OddValue, ...], rows: int) -> tuple[OddValue, ...]:
+    """Return what a peer says is odd of `rows` rows.
+
+    Raises:
+        WireError: It is about a row that is not there, or more than a space has places.
+    """
+    if len(odd) > rows * SIZE_LIMITS.keys or any([not 0 <= one.row < rows for one in odd]):
+        raise WireError(f"{len(odd)} odd values in {rows} rows, or in one that is not there")
+    return odd
+
+
 def write_completion(completion: Completion, report: Report | None) -> Any:
     """Return a completion as a section holds it; its final observation travels beside it."""
     info = completion.final_info
@@ -158,18 +171,33 @@ read_reset_request = reader(
     tuple[tuple[str, ...], tuple[int | bytes, ...], tuple[bytes | None, ...], tuple[int, ...]]
 )
 """Episode ids, seeds, options, env indices."""
-read_reset_reply = reader(tuple[tuple[bytes, ...]])
+
+
+class ResetReplyRows(
+    msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True
+):
+    """The section of a reset's reply; `odd` is left out where nothing is."""
+
+    infos: tuple[bytes, ...]
+    odd: tuple[OddValue, ...] = ()
+
+
+class StepReplyRows(
+    msgspec.Struct, frozen=True, gc=False, array_like=True, forbid_unknown_fields=True
+):
+    """The section of a step's reply; `odd` is left out where nothing is."""
+
+    infos: tuple[bytes, ...]
+    ended: tuple[
+        tuple[int, bool, bool, bytes | None, bool, str | None, int | None, float | None], ...
+    ]
+    odd: tuple[OddValue, ...] = ()
+
+
+read_reset_reply = reader(ResetReplyRows)
 read_step_request = reader(tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]])
 """Episode ids, next episode ids, env indices."""
-read_step_reply = reader(
-    tuple[
-        tuple[bytes, ...],
-        tuple[
-            tuple[int, bool, bool, bytes | None, bool, str | None, int | None, float | None],
-            ...,
-        ],
-    ]
-)
+read_step_reply = reader(StepReplyRows)
 read_predict_request = reader(
     tuple[str, str, str, tuple[tuple[str, int | bytes | None], ...], int | None]
 )

@@ -15,6 +15,7 @@ import msgspec
 from rollmesh.endpoint.clients.client_dialing import Door
 from rollmesh.endpoint.clients.client_options import ClientOptions, client_options
 from rollmesh.endpoint.clients.client_session import MARGIN_S, ClientSession, deadline_s
+from rollmesh.endpoint.clients.foreign_values import ForeignValues
 from rollmesh.endpoint.clients.shared_session import SharedSession
 from rollmesh.endpoint.envs.contracts import contract_difference
 from rollmesh.errors import EndpointFault, WireError
@@ -30,6 +31,7 @@ from rollmesh.ports import (
     StepRequest,
 )
 from rollmesh.runtime.cancel import CancelToken
+from rollmesh.spaces.conformance import Checker
 from rollmesh.transport.address import Address, parse_address
 from rollmesh.transport.connection import Connection
 from rollmesh.wire.contract import decode_contract
@@ -45,13 +47,16 @@ class EnvSession:
     Args:
         address: Where the env is served.
         limits: `env_connect_s` bounds connecting, now and again.
+        checker: Looks at the observations of a foreign server, whom nobody else watches.
     """
 
-    def __init__(self, address: Address, limits: Limits) -> None:
+    def __init__(self, address: Address, limits: Limits, checker: Checker | None = None) -> None:
         self.address = address
         self.limits = limits
         self.contract: EnvContract | None = None
         self.granted: frozenset[str] = frozenset()
+        self.values: ForeignValues | None = None
+        self._checker = checker
 
     def bind(self, connection: Connection, welcome: Welcome) -> None:
         """Read the contract, compare it with an earlier one, and tell the connection.
@@ -73,6 +78,9 @@ class EnvSession:
         granted = [name for name, value in welcome.capabilities.items() if value == "true"]
         self.granted = _KNOWN.intersection(granted)
         self.contract = contract
+        self.values = None
+        if connection.is_foreign and self._checker is not None and self._checker.looks:
+            self.values = ForeignValues(contract.observation_space.codec, self._checker)
         connection.framing.bind(
             contract.observation_space.codec, contract.action_space.codec, contract.num_envs
         )
@@ -117,6 +125,8 @@ class RemoteEnvPort:
         if type(body) is not ResetReply:
             raise self._nonsense("env.reset", reply.kind)
         body.response_bytes = reply.nbytes
+        if self._told.values is not None:
+            self._told.values.look(body, request.env_indices)
         return body
 
     def step(self, request: StepRequest) -> StepReply:
@@ -132,6 +142,8 @@ class RemoteEnvPort:
             raise self._nonsense("env.step", reply.kind)
         size, rows = self._action_bytes, len(request.episode_ids)
         body.request_bytes = self._nbytes(request.action, rows) if size is None else size * rows
+        if self._told.values is not None:
+            self._told.values.look(body, request.env_indices)
         return body
 
     def render(self, env_indices: tuple[int, ...] = (), timeout_s: float | None = None) -> Any:
@@ -263,6 +275,7 @@ def connect_env(
     limits: Limits | None = None,
     lanes: bool | None = None,
     cancel: CancelToken | None = None,
+    checker: Checker | None = None,
 ) -> Any:
     """Connect to a served env and return its port.
 
@@ -272,6 +285,7 @@ def connect_env(
         limits: `env_connect_s` bounds connecting.
         lanes: Whether lanes go their own ways; None where the env can and has several.
         cancel: Ends connecting.
+        checker: Looks at the observations of a foreign server; others do it themselves.
 
     Raises:
         InvalidSpec: That is no address, or the options do not go with it.
@@ -280,7 +294,7 @@ def connect_env(
     where = address if isinstance(address, Address) else parse_address(address)
     options = options or client_options()
     limits = limits or Limits()
-    told = EnvSession(where, limits)
+    told = EnvSession(where, limits, checker)
     door = Door(where, "env", options)
     session = ClientSession(door, told.bind)
     with session.heeding(cancel):

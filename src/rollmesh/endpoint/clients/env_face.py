@@ -65,8 +65,8 @@ class EnvFace(HasEnvPort):
         self.port = port or connect_env(
             address, self._options or client_options(), limits=self._limits, lanes=False
         )
-        self._is_open = True
         contract = self.contract
+        self._is_open = True
         self._calls = Calls(contract.id or address, "env")
         self._checker = Checker("action", "warn", "refuse")
         self._observations = contract.observation_space.codec

@@ -148,6 +148,11 @@ class RemoteLanesPort:
         body.response_bytes = message.nbytes
         if kind is Kind.STEP:
             body.request_bytes = self._actions.nbytes(request.action, len(lanes))
+        if self._told.values is not None:
+            try:
+                self._told.values.look(body, lanes)
+            except EndpointFault as fault:
+                return fault
         return body
 
     def _rebuild(self, callback: Callback, lanes: tuple[int, ...]) -> None:

@@ -185,7 +185,7 @@ class _Opener:
         return LaneEnvs.build(hosts, self._limits.env_connect_s)
 
     def _open_address(self, address: str, source: EnvSource, num_envs: int | None) -> EnvPort:
-        port = connect_env(address, _driven(), limits=self._limits, cancel=self._cancel)
+        port = self._connect(address)
         width = port.contract.num_envs
         if num_envs in (None, width):
             if isinstance(port, RemoteEnvPort):
@@ -203,8 +203,17 @@ class _Opener:
         others = [self._host(source, lane=lane, in_lanes=True) for lane in range(1, num_envs)]
         return LaneEnvs.build([lane_0, *others], self._limits.env_connect_s)
 
+    def _connect(self, address: str) -> Any:
+        return connect_env(
+            address,
+            _driven(),
+            limits=self._limits,
+            cancel=self._cancel,
+            checker=self._checker,
+        )
+
     def _connect_lane(self, address: str, lane: int) -> EnvPort:
-        port = connect_env(address, _driven(), limits=self._limits, cancel=self._cancel)
+        port = self._connect(address)
         if port.contract.num_envs != 1:
             port.close(self._limits.close_s)
             raise _vector_in_lanes(lane)

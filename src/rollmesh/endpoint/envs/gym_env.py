@@ -23,12 +23,13 @@ from rollmesh.ports import (
     NO_INFO,
     Completion,
     EnvContract,
+    OddValue,
     ResetReply,
     ResetRequest,
     StepReply,
     StepRequest,
 )
-from rollmesh.spaces.conformance import Checker
+from rollmesh.spaces.conformance import Checker, Found
 
 
 class GymEnvPort:
@@ -58,7 +59,9 @@ class GymEnvPort:
         self.contract: EnvContract = scalar_contract(env, self._reporter)
         self.env = env
         self._env_index = env_index
-        self._checker = checker
+        self._checker = None if checker is None else checker.keeping()
+        found = None if self._checker is None else self._checker.found
+        self._found: list[Found] = [] if found is None else found
         self._observations = self.contract.observation_space.codec
         self._actions = self.contract.action_space.codec
         # None where the size varies from row to row
@@ -94,10 +97,12 @@ class GymEnvPort:
         try:
             leaves = self._encode(observation, self._checker)
         except InvalidValue as exc:
+            self._found.clear()
             raise _unfit(exc, lane) from exc
         return ResetReply(
             observation=leaves,
             infos=(read_info(info, self._reporter, lane),),
+            odd=self._take_odd() if self._found else (),
             response_bytes=self._observations.nbytes(leaves, 1),
         )
 
@@ -128,6 +133,7 @@ class GymEnvPort:
         try:
             leaves = self._encode_step(observation, self._checker)
         except InvalidValue as exc:
+            self._found.clear()
             raise _unfit(exc, lane) from exc
         # an empty dict is the common case and needs no copy
         if type(info) is dict and not info:
@@ -135,7 +141,7 @@ class GymEnvPort:
         else:
             infos = read_info(info, self._reporter, lane)
         sent, got = self._action_bytes, self._observation_bytes
-        return StepReply(
+        reply = StepReply(
             observation=leaves,
             rewards=(reward,),
             infos=(infos,),
@@ -154,6 +160,15 @@ class GymEnvPort:
             request_bytes=self._actions.nbytes(request.action, 1) if sent is None else sent,
             response_bytes=self._observations.nbytes(leaves, 1) if got is None else got,
         )
+        if self._found:
+            reply.odd = self._take_odd()
+        return reply
+
+    def _take_odd(self) -> tuple[OddValue, ...]:
+        """Return what the space does not hold of the last observation, each kind and path once."""
+        kinds = dict.fromkeys([(kind, path) for kind, path, _ in self._found])
+        self._found.clear()
+        return tuple([OddValue(0, kind, path) for kind, path in kinds])
 
     def close(self, timeout_s: float | None) -> None:  # noqa: ARG002 - cannot interrupt the env
         """Close the env, if it can be closed.

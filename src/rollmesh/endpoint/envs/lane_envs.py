@@ -27,6 +27,7 @@ from rollmesh.ports import (
     SUBSET_STEP,
     Callback,
     EnvContract,
+    OddValue,
     ResetReply,
     ResetRequest,
     StepReply,
@@ -197,6 +198,7 @@ class LaneEnvs:
         return ResetReply(
             observation=gather([(reply.observation, 0) for reply in replies]),
             infos=tuple(reply.infos[0] for reply in replies),
+            odd=_join_odd(replies),
             request_bytes=sum(reply.request_bytes for reply in replies),
             response_bytes=sum(reply.response_bytes for reply in replies),
         )
@@ -208,6 +210,7 @@ class LaneEnvs:
             rewards=tuple(reply.rewards[0] for reply in replies),
             infos=tuple(reply.infos[0] for reply in replies),
             completions=tuple(end for reply in replies for end in reply.completions),
+            odd=_join_odd(replies),
             request_bytes=sum(reply.request_bytes for reply in replies),
             response_bytes=sum(reply.response_bytes for reply in replies),
         )
@@ -220,6 +223,12 @@ def _reset_part(request: ResetRequest, row: int, index: int) -> ResetRequest:
         seeds=request.seeds[row : row + 1],
         options=request.options[row : row + 1],
         env_indices=(index,),
+    )
+
+
+def _join_odd(replies: Sequence[ResetReply | StepReply]) -> tuple[OddValue, ...]:
+    return tuple(
+        OddValue(row, one.kind, one.path) for row, reply in enumerate(replies) for one in reply.odd
     )
 
 

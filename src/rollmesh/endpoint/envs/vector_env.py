@@ -13,7 +13,7 @@ AsyncVectorEnv take it since 1.1. Another env says so by an attribute `supports_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any, TypeAlias
 
@@ -39,13 +39,14 @@ from rollmesh.ports import (
     Completion,
     EnvContract,
     Info,
+    OddValue,
     ResetReply,
     ResetRequest,
     StepReply,
     StepRequest,
 )
 from rollmesh.spaces.codec import Codec, Leaves
-from rollmesh.spaces.conformance import Checker
+from rollmesh.spaces.conformance import Checker, Found
 from rollmesh.spaces.metadata import carry
 
 _FINAL_OBSERVATION = ("final_obs", "final_observation")
@@ -77,7 +78,10 @@ class VectorEnvPort:
         self.contract: EnvContract = vector_contract(env, self._reporter)
         self.env = env
         self._count = self.contract.num_envs
-        self._checker = checker
+        self._checker = None if checker is None else checker.keeping()
+        found = None if self._checker is None else self._checker.found
+        self._found: list[Found] = [] if found is None else found
+        self._final_odd: list[OddValue] = []
         self._observations = self.contract.observation_space.codec
         self._step_observations = self._observations
         self._actions = self.contract.action_space.codec
@@ -123,6 +127,7 @@ class VectorEnvPort:
             groups.insert(0, (None, ()))  # no lane sees the options of another
         pieces: dict[int, tuple[Leaves, int]] = {}
         infos: dict[int, Info] = {}
+        odd: list[OddValue] = []
         for options, members in groups:
             # The very first reset must give every lane an observation.
             masked = not (whole and len(groups) == 1) and self._was_reset
@@ -133,6 +138,9 @@ class VectorEnvPort:
             for lane in members:
                 pieces[lane] = (leaves, lane)
                 infos[lane] = rows[lane]
+            if self._found:
+                places = {lane: row for row, lane in enumerate(lanes)}
+                odd += self._take_odd({lane: places[lane] for lane in members})
         observation = (
             pieces[0][0]
             if whole and len(groups) == 1
@@ -141,6 +149,7 @@ class VectorEnvPort:
         return ResetReply(
             observation=observation,
             infos=tuple(infos[lane] for lane in lanes),
+            odd=tuple(odd),
             response_bytes=self._observations.nbytes(observation, len(lanes)),
         )
 
@@ -207,13 +216,18 @@ class VectorEnvPort:
         if self._same_step and isinstance(infos, Mapping):
             finals, infos = _take_finals(infos)
         leaves = self._encode(observation, self._step_observations)
+        odd = self._take_odd(range(count)) if self._found else []
         row_infos = self._infos(infos)
         completions = self._completions(over, (ends, cuts), row_infos, finals) if over else ()
+        if self._final_odd:
+            odd += self._final_odd
+            self._final_odd.clear()
         return StepReply(
             observation=leaves,
             rewards=row_rewards,
             infos=row_infos,
             completions=completions,
+            odd=tuple(odd),
             request_bytes=self._actions.nbytes(request.action, count),
             response_bytes=self._observations.nbytes(leaves, count),
         )
@@ -248,11 +262,18 @@ class VectorEnvPort:
             return None
         try:
             if isinstance(said, list) or (isinstance(said, np.ndarray) and said.dtype == object):
-                return self._observations.encode(said[lane], self._checker)
-            batch = self._observations.encode_stacked(said, self._count, self._checker)
-            return self._observations.take(batch, (lane,))
+                leaves = self._observations.encode(said[lane], self._checker)
+                odd = self._take_odd(None)
+            else:
+                batch = self._observations.encode_stacked(said, self._count, self._checker)
+                leaves = self._observations.take(batch, (lane,))
+                odd = self._take_odd({lane: lane})
         except InvalidValue as exc:
+            self._found.clear()
+            self._final_odd.clear()
             raise nonsense(f"final {exc}", env_index=lane) from exc
+        self._final_odd += [OddValue(lane, one.kind, one.path, is_final=True) for one in odd]
+        return leaves
 
     # ------------------------------------------------------------------------------- close
 
@@ -279,7 +300,23 @@ class VectorEnvPort:
         try:
             return codec.encode_stacked(observation, self._count, self._checker)
         except InvalidValue as exc:
+            self._found.clear()
             raise nonsense(str(exc)) from exc
+
+    def _take_odd(self, rows: Mapping[int, int] | Sequence[int] | None) -> list[OddValue]:
+        """Return what the space does not hold of what was encoded last; each only once.
+
+        Args:
+            rows: The row in the reply of a lane; lanes that are missing are left out. None: what
+                was encoded was one row.
+        """
+        kinds: dict[tuple[int, str, str], None] = {}
+        for kind, path, lanes in self._found:
+            for lane in lanes if rows is not None else (0,):
+                if rows is None or lane in rows:
+                    kinds[0 if rows is None else rows[lane], kind, path] = None
+        self._found.clear()
+        return [OddValue(row, kind, path) for row, kind, path in kinds]
 
     def _infos(self, infos: _Infos) -> tuple[Info, ...]:
         if type(infos) is dict and not infos:

@@ -359,4 +359,5 @@ def _result_of(event: events.EpisodeCompleted | events.EpisodeErrored) -> Episod
         error=event.error if isinstance(event, events.EpisodeErrored) else None,
         attempts=event.attempts,
         task=event.task,
+        odd_observations=event.odd_observations,
     )

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from rollmesh.errors import InvalidSpec
 from rollmesh.results.compare import compare
-from rollmesh.runs.conditions import with_conditions
 from rollmesh.viewer.report.charts import IntervalRow, forest
 from rollmesh.viewer.report.sections import SERIES, reach, section
 from rollmesh.viewer.report.svg import esc, number
@@ -28,8 +27,6 @@ def comparison_section(runs: Sequence[ReportData]) -> str:
     for place, run in enumerate(runs[1:], start=1):
         try:
             found = compare(runs[0].result, run.result)
-            if runs[0].identity is not None and run.identity is not None:
-                found = with_conditions(found, runs[0].identity, run.identity)
         except InvalidSpec as error:
             why = str(error).removeprefix("compare: ")
             parts.append(f'<h3>{esc(run.name)}</h3><p class="note">{esc(why)}</p>')

@@ -20,7 +20,6 @@ from rollmesh.results.aggregates import (
 from rollmesh.results.result import EpisodeResult, EvalResult
 
 if TYPE_CHECKING:
-    from rollmesh.runs.identity import RunIdentity
     from rollmesh.runs.reading import StoredRun
 
 Outcome: TypeAlias = Literal["success", "failure", "unjudged", "errored"]
@@ -37,7 +36,6 @@ class ReportData:
         facts: What else is known: plan hash, versions, git revision, hardware. Values are plain.
         lanes_per_worker: Lanes of one worker process; None where lanes have no processes.
         lost: Attempts that came to nothing and were made again, or were the last.
-        identity: What the run was, if it was kept.
         ended_at: When episodes ended, by their place in the plan, in seconds since 1970.
     """
 
@@ -46,7 +44,6 @@ class ReportData:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     lanes_per_worker: int | None = None
     lost: tuple[LostAttempt, ...] = ()
-    identity: RunIdentity | None = None
     ended_at: Mapping[int, float] = field(default_factory=dict[int, float])
 
     @classmethod
@@ -71,7 +68,6 @@ class ReportData:
                 )
                 for attempt in run.failed_attempts
             ),
-            identity=run.identity,
             ended_at=run.ended_at,
         )
 

@@ -13,6 +13,7 @@ from rollmesh.viewer.report.sections import (
     errors_section,
     facts_section,
     lost_section,
+    odd_section,
     reach,
     returns_section,
     section,
@@ -54,6 +55,7 @@ def page(runs: Sequence[ReportData], *, written_s: float | None = None) -> str:
             tasks_section(runs),
             returns_section(runs),
             timeline_section(runs),
+            odd_section(runs),
             errors_section(runs),
             lost_section(runs),
             calls_section(runs),
@@ -90,10 +92,10 @@ def _header(runs: Sequence[ReportData], title: str) -> str:
         parts = [run.name if run.name != title else "", "" if when is None else _date(when)]
         lead = f'<p class="lead">{esc(" · ".join(part for part in parts if part))}</p>'
     warnings = "".join(
-        f'<p class="note warn">{esc(f"{run.name}: " if len(runs) > 1 else "")}'
-        f"{esc(_short_of(run))}</p>"
+        f'<p class="note warn">{esc(f"{run.name}: " if len(runs) > 1 else "")}{esc(text)}</p>'
         for run in runs
-        if _short_of(run)
+        for text in (_short_of(run), _nan_of(run))
+        if text
     )
     return (
         f'<header class="top"><p class="eyebrow">{esc(eyebrow)}</p><h1>{esc(title)}</h1>'
@@ -108,6 +110,15 @@ def _short_of(run: ReportData) -> str:
         return ""
     text = f"{len(result.episodes)} of {result.planned} planned episodes ended"
     return f"{text}; stopped: {result.stopped}" if result.stopped else f"{text}."
+
+
+def _nan_of(run: ReportData) -> str:
+    """Say that the policy was given NaN."""
+    places = [place for place in run.result.odd_observations if place.kind == "nan"]
+    if not places:
+        return ""
+    episodes = len({index for place in places for index in place.episodes})
+    return f"Observations of {episodes} of {len(run.result.episodes)} episodes had NaN in them."
 
 
 def _tiles(run: ReportData) -> str:

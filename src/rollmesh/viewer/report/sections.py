@@ -267,9 +267,7 @@ def errors_section(runs: Sequence[ReportData]) -> str:
         if len(runs) > 1:
             parts.append(f"<h3>{esc(run.name)}</h3>")
         for cause in run.causes[:_MOST_CAUSES]:
-            shown = ", ".join(str(index) for index in cause.episodes[:_MOST_INDICES])
-            more = len(cause.episodes) - _MOST_INDICES
-            where = f"{shown} and {more} more" if more > 0 else shown
+            where = _indices(cause.episodes)
             tasks = ", ".join(task for task in cause.tasks if task)
             parts.append(
                 f'<h3 class="cause"><b>{len(cause.episodes)} {TIMES}</b> {esc(cause.cause)}</h3>'
@@ -281,6 +279,39 @@ def errors_section(runs: Sequence[ReportData]) -> str:
             parts.append(f"<p>{len(run.causes) - _MOST_CAUSES} more causes are not shown.</p>")
     note = "Errored episodes are neither successes nor failures; rates and means leave them out."
     return section("Errors", "".join(parts), note)
+
+
+def odd_section(runs: Sequence[ReportData]) -> str:
+    """Return where observations were seen that their space does not hold."""
+    parts: list[str] = []
+    for run in runs:
+        places = run.result.odd_observations
+        rows = [
+            (
+                Cell(place.path),
+                Cell(place.words),
+                count(place.count),
+                count(len(place.episodes)),
+                Cell(_indices(place.episodes)),
+            )
+            for place in places[:_MOST_CAUSES]
+        ]
+        if not rows:
+            continue
+        more = len(places) - _MOST_CAUSES
+        caption = f"The first {_MOST_CAUSES} of {len(places)} places." if more > 0 else ""
+        if len(runs) > 1:
+            caption = f"{run.name}. {caption}".strip()
+        heads = ["where", "what", "observations", "in episodes", "which"]
+        parts.append(table(heads, rows, caption=caption, numbers_from=len(heads)))
+    note = "Their space does not hold them; the policy got them all the same."
+    return section("Odd observations", "".join(parts), note)
+
+
+def _indices(episodes: Sequence[int]) -> str:
+    shown = ", ".join(str(index) for index in episodes[:_MOST_INDICES])
+    more = len(episodes) - _MOST_INDICES
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def lost_section(runs: Sequence[ReportData]) -> str:

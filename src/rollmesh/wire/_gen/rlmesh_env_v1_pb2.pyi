@@ -185,18 +185,32 @@ class JoinRequest(_message.Message):
     request_id: str
     def __init__(self, reset: _Optional[_Union[ResetRequest, _Mapping]] = ..., step: _Optional[_Union[StepRequest, _Mapping]] = ..., render: _Optional[_Union[RenderRequest, _Mapping]] = ..., close: _Optional[_Union[CloseEnvsRequest, _Mapping]] = ..., configure: _Optional[_Union[ConfigureRequest, _Mapping]] = ..., rebuild: _Optional[_Union[RebuildRequest, _Mapping]] = ..., cancel: _Optional[_Union[_rlmesh_core_v1_pb2.CancelRequest, _Mapping]] = ..., probe: _Optional[_Union[_rlmesh_core_v1_pb2.ProbeRequest, _Mapping]] = ..., request_id: _Optional[str] = ...) -> None: ...
 
+class OddValue(_message.Message):
+    __slots__ = ("row", "kind", "path", "is_final")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
+    row: int
+    kind: str
+    path: str
+    is_final: bool
+    def __init__(self, row: _Optional[int] = ..., kind: _Optional[str] = ..., path: _Optional[str] = ..., is_final: _Optional[bool] = ...) -> None: ...
+
 class ResetResponse(_message.Message):
-    __slots__ = ("observation", "infos", "exact_infos")
+    __slots__ = ("observation", "infos", "exact_infos", "odd")
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     INFOS_FIELD_NUMBER: _ClassVar[int]
     EXACT_INFOS_FIELD_NUMBER: _ClassVar[int]
+    ODD_FIELD_NUMBER: _ClassVar[int]
     observation: _rlmesh_spaces_v1_pb2.SpaceValue
     infos: _rlmesh_spaces_v1_pb2.MetaMap
     exact_infos: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, observation: _Optional[_Union[_rlmesh_spaces_v1_pb2.SpaceValue, _Mapping]] = ..., infos: _Optional[_Union[_rlmesh_spaces_v1_pb2.MetaMap, _Mapping]] = ..., exact_infos: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    odd: _containers.RepeatedCompositeFieldContainer[OddValue]
+    def __init__(self, observation: _Optional[_Union[_rlmesh_spaces_v1_pb2.SpaceValue, _Mapping]] = ..., infos: _Optional[_Union[_rlmesh_spaces_v1_pb2.MetaMap, _Mapping]] = ..., exact_infos: _Optional[_Iterable[bytes]] = ..., odd: _Optional[_Iterable[_Union[OddValue, _Mapping]]] = ...) -> None: ...
 
 class StepResponse(_message.Message):
-    __slots__ = ("observation", "rewards", "terminated_mask", "truncated_mask", "infos", "completed_episodes", "env_indices", "exact_infos")
+    __slots__ = ("observation", "rewards", "terminated_mask", "truncated_mask", "infos", "completed_episodes", "env_indices", "exact_infos", "odd")
     OBSERVATION_FIELD_NUMBER: _ClassVar[int]
     REWARDS_FIELD_NUMBER: _ClassVar[int]
     TERMINATED_MASK_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +219,7 @@ class StepResponse(_message.Message):
     COMPLETED_EPISODES_FIELD_NUMBER: _ClassVar[int]
     ENV_INDICES_FIELD_NUMBER: _ClassVar[int]
     EXACT_INFOS_FIELD_NUMBER: _ClassVar[int]
+    ODD_FIELD_NUMBER: _ClassVar[int]
     observation: _rlmesh_spaces_v1_pb2.SpaceValue
     rewards: _containers.RepeatedScalarFieldContainer[float]
     terminated_mask: bytes
@@ -213,7 +228,8 @@ class StepResponse(_message.Message):
     completed_episodes: _containers.RepeatedCompositeFieldContainer[EpisodeMetadata]
     env_indices: _containers.RepeatedScalarFieldContainer[int]
     exact_infos: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, observation: _Optional[_Union[_rlmesh_spaces_v1_pb2.SpaceValue, _Mapping]] = ..., rewards: _Optional[_Iterable[float]] = ..., terminated_mask: _Optional[bytes] = ..., truncated_mask: _Optional[bytes] = ..., infos: _Optional[_Union[_rlmesh_spaces_v1_pb2.MetaMap, _Mapping]] = ..., completed_episodes: _Optional[_Iterable[_Union[EpisodeMetadata, _Mapping]]] = ..., env_indices: _Optional[_Iterable[int]] = ..., exact_infos: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    odd: _containers.RepeatedCompositeFieldContainer[OddValue]
+    def __init__(self, observation: _Optional[_Union[_rlmesh_spaces_v1_pb2.SpaceValue, _Mapping]] = ..., rewards: _Optional[_Iterable[float]] = ..., terminated_mask: _Optional[bytes] = ..., truncated_mask: _Optional[bytes] = ..., infos: _Optional[_Union[_rlmesh_spaces_v1_pb2.MetaMap, _Mapping]] = ..., completed_episodes: _Optional[_Iterable[_Union[EpisodeMetadata, _Mapping]]] = ..., env_indices: _Optional[_Iterable[int]] = ..., exact_infos: _Optional[_Iterable[bytes]] = ..., odd: _Optional[_Iterable[_Union[OddValue, _Mapping]]] = ...) -> None: ...
 
 class RenderResponse(_message.Message):
     __slots__ = ("frame", "format", "exact_frame")
