@@ -50,8 +50,8 @@ _ATTEMPT_S = 3.0
 """Longest wait for one TCP connection: the next attempt may meet a server that has just started."""
 _FIRST_HELLO_S = 2.0
 _HELLO_S = 10.0
-"""How long a welcome is waited for before another connection is tried: at first, and at most. A
-gRPC channel whose connection was cut in its first moments may not connect again for many seconds.
+"""How long a welcome is waited for before another connection is tried: at first, and at most. One
+that was cut on the way may not tell, and there is nothing to lose yet.
 """
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
