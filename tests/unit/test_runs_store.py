@@ -55,6 +55,14 @@ def test_rows_are_numbered_on_over_all_openings(path):
     assert [(r[0], r[1]) for r in contents.episodes] == [(1, 3), (2, 1), (3, 2)]
 
 
+@pytest.mark.parametrize("count", [1, 49, 50, 51, 100, 117])
+def test_groups_of_any_size_are_kept(path, count):
+    with opened(path) as writing:
+        writing.keep([row(index) for index in range(count)])
+    contents = contents_of(path)
+    assert contents.results() == [episode(index) for index in range(count)]
+
+
 def test_a_group_is_kept_whole_or_not_at_all(path):
     with opened(path) as writing:
         writing.keep([row(0)])

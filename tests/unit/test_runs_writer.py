@@ -149,3 +149,22 @@ def test_nobody_waits_for_a_writer_that_could_not_even_tell_of_its_failure():
     assert not writer.flush(WAIT_S)
     assert not writer.put(2)
     assert writer.close(WAIT_S)
+
+
+def test_who_puts_lets_a_writer_that_is_far_behind_have_a_turn(monkeypatch):
+    turns: list[float] = []
+    monkeypatch.setattr("rollmesh.runs.writer.time.sleep", turns.append)
+    disk = Disk()
+    disk.may_go_on.clear()
+    writer = writer_of(disk)
+    assert writer.put(0)
+    assert disk.is_asked.wait(WAIT_S)  # it has that one, and hangs
+    for item in range(1, 501):
+        assert writer.put(item)
+    assert not turns
+    for item in range(501, 511):
+        assert writer.put(item)
+    assert len(turns) == 10
+    disk.may_go_on.set()
+    assert writer.close(WAIT_S)
+    assert disk.items == list(range(511))

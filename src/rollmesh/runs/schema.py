@@ -105,6 +105,8 @@ def _select(table: str, columns: tuple[str, ...], key: str) -> str:
 
 ADD_FACT = "INSERT INTO run (name, value) VALUES (?, ?)"
 ADD_EPISODE = _insert("INSERT", "episodes", (*EPISODE_COLUMNS, "checksum"))
+MOST_AT_ONCE = 50
+"""Episodes in one statement: SQLite took no more than 999 values in one before 3.32."""
 ADD_ATTEMPT = _insert("INSERT", "failed_attempts", ("number", *ATTEMPT_COLUMNS, "checksum"))
 PUT_START = _insert("REPLACE", "starts", ("start", *START_COLUMNS, "checksum"))
 PUT_HEAD = "UPDATE head SET episodes = ?, starts = ?, failed_attempts = ?, checksum = ?"
@@ -138,3 +140,13 @@ SELECT count(*), count(error), count(success) FILTER (WHERE error IS NULL),
 FROM episodes
 """
 LAST_START = "SELECT started_at, ended_at, stopped, facts FROM starts ORDER BY start DESC LIMIT 1"
+
+
+def add_episodes(count: int) -> str:
+    """Return the statement that adds so many episodes, whose values follow one another.
+
+    A statement gives way to other threads of the process once, however many rows it adds, and
+    getting its turn back from one that never waits takes milliseconds.
+    """
+    head, _, row = ADD_EPISODE.partition(" VALUES ")
+    return f"{head} VALUES {', '.join([row] * count)}"

@@ -12,6 +12,7 @@ import os
 import sqlite3
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,9 @@ class Store:
         num_episodes = self.num_episodes + len(episodes)
         num_attempts = self._num_attempts + len(attempts)
         with self._transaction() as connection:
-            connection.executemany(schema.ADD_EPISODE, chained)
+            for first in range(0, len(chained), schema.MOST_AT_ONCE):
+                part = chained[first : first + schema.MOST_AT_ONCE]
+                connection.execute(schema.add_episodes(len(part)), [*chain.from_iterable(part)])
             for number, row in enumerate(attempts, self._num_attempts + 1):
                 connection.execute(schema.ADD_ATTEMPT, _checked((number, *row)))
             if outcome is not None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 COMMITS_HZ = 20.0
 _INTERVAL_S = 1.0 / COMMITS_HZ
+_MANY = 500
+_TURN_S = 0.001
+"""With more items queued than `_MANY`, whoever puts another lets the writer have a turn: a thread
+that never waits leaves it so few that the queue grows for as long as the run lasts."""
 
 ItemT = TypeVar("ItemT")
 
@@ -24,7 +28,8 @@ class GroupWriter(Generic[ItemT]):
     """Commits items in groups on a daemon thread of its own.
 
     Guarantees: items are committed in the order they were put, each in one group; `put` waits for
-    no disk; after the first exception of `commit` nothing more is committed.
+    no disk, and for a millisecond where the writer is far behind; after the first exception of
+    `commit` nothing more is committed.
 
     Args:
         commit: Writes a group, and returns when it is on disk.
@@ -59,7 +64,10 @@ class GroupWriter(Generic[ItemT]):
             if self._is_idle:
                 self._is_idle = False
                 self._came.notify()
-            return True
+            is_behind = len(self._queue) > _MANY
+        if is_behind:
+            time.sleep(_TURN_S)
+        return True
 
     def flush(self, timeout_s: float | None) -> bool:
         """Wait until what was put so far is committed, or the writer failed.
