@@ -299,6 +299,7 @@ class Endpoints:
             limits=options.limits,
             thread=self._thread,
             cancel=options.cancel,
+            servers=self._servers(),
         )
 
     def _open_fleet(self, opening: FleetOpening) -> EnvPort:
@@ -366,7 +367,15 @@ class Endpoints:
             env_id=self._ids.env_id,
             execution_horizon=self._options.execution_horizon,
             is_shared=contract.num_envs > 1 and SUBSET_STEP in env.capabilities,
+            servers=self._servers(),
         )
+
+    def _servers(self) -> int:
+        """Return how many servers the loop asks in turn; a fleet's envs go on side by side."""
+        if self._options.fleet is not None:
+            return 1
+        served = filter(is_served, (*_places(self._env), self._model))
+        return max(1, len({one if isinstance(one, str) else id(one) for one in served}))
 
     def _failed(
         self,

@@ -99,7 +99,7 @@ JUDGEMENTS: dict[str, Judgement] = {
     "C44": Judgement(judge=faults.judge_c44),
     "C45": Judgement(
         judge=faults.judge_c45,
-        limits={"close_s": 0.5},
+        limits={"close_s": 1.5},  # time for a busy machine to ask for it
         needs_child=lambda variant: variant == "hang",
     ),
     "C47": Judgement(

@@ -16,10 +16,12 @@ import pytest
 from rollmesh.errors import ConnectFailed, ConnectionLost, InvalidSpec, TransportTimeout, WireError
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.ports import StepReply
-from rollmesh.transport import native
+from rollmesh.transport import native, spin
 from rollmesh.transport.connection import ConnectionOptions
 from rollmesh.transport.dialing import dial, listen
 from rollmesh.transport.native import NativeConnection
+from rollmesh.transport.security import Peer
+from rollmesh.transport.spin import NEVER_NS
 from rollmesh.transport.stream import WrappedStream, remaining
 from rollmesh.wire.frames import HEADER, HEADER_BYTES, MAGIC, VERSION
 from rollmesh.wire.framing import Framing
@@ -589,3 +591,20 @@ def test_tcp_notices_a_machine_that_is_gone():
         for end in (ours, theirs):
             assert end._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         theirs.close()
+
+
+@pytest.mark.parametrize(("peer", "spins"), [(Peer.SAME_MACHINE, False), (Peer.STRANGER, True)])
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_server_on_a_machine_with_too_few_cores_leaves_spinning_to_its_client(
+    monkeypatch, address, peer, spins
+):
+    monkeypatch.setattr(spin, "usable_cores", lambda: 2)
+    with connected(address, ConnectionOptions(spin="auto")) as (client, server):
+        assert server.peer is not Peer.STRANGER
+        server.peer = peer
+        server.share(2)
+        assert server._spinner.resume_ns < NEVER_NS
+        server.share(3)
+        assert (server._spinner.resume_ns < NEVER_NS) is spins
+        client.send(Message(Kind.PING, 1))
+        assert server.receive(LIMIT_S).kind is Kind.PING

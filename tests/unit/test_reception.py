@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollmesh.endpoint.servers.reception import DRAINING, Reception, one_line
-from rollmesh.transport.memory import memory_pair
+from rollmesh.transport.memory import MemoryConnection, memory_pair
 from rollmesh.transport.security import Peer, Token
 from rollmesh.wire.messages import GENERATION, ErrorBody, Hello, Kind, Message
 
@@ -97,3 +97,15 @@ def test_a_welcome_says_who_serves_and_what_else_is_given():
 
 def test_one_line_stays_one_line():
     assert one_line("a\nb\x1b[0m") == "a?b?[0m"
+
+
+@pytest.mark.parametrize(
+    ("text", "processes"),
+    [(None, 2), ("3", 3), ("12", 12), ("", 2), ("-3", 2), ("many", 2), ("9" * 5000, 2), ("³", 2)],
+)
+def test_a_connection_is_told_how_many_processes_take_turns(monkeypatch, text, processes):
+    told = []
+    monkeypatch.setattr(MemoryConnection, "share", lambda _, count: told.append(count))
+    facts = {} if text is None else {"processes": text}
+    assert greeted(Desk(), Message(Kind.HELLO, 5, hello(peer=facts))) is None
+    assert told == [processes]

@@ -228,3 +228,13 @@ def test_no_more_places_are_remembered_than_a_few_hundred(clock):
     for number in range(1000):
         poor(clock, str(number), windows=1)
     assert len(spin._places) <= 256
+
+
+@pytest.mark.parametrize(
+    ("mode", "processes", "spins"),
+    [("auto", 2, True), ("auto", 3, False), ("always", 3, True)],
+)
+def test_who_is_told_of_more_processes_than_cores_spins_no_more(mode, processes, spins):
+    spinner = Spinner(mode)
+    spinner.share(processes)
+    assert spinner.resume_ns == (0 if spins else NEVER_NS)

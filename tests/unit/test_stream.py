@@ -74,3 +74,17 @@ def test_large_messages_come_whole_however_they_are_waited_for(spin):
             sender.join(LIMIT_S)
             assert back.body.rewards == message.body.rewards
             assert np.array_equal(back.body.observation[0], message.body.observation[0])
+
+
+SO_BUF_LOCK = 72
+"""Linux 5.18; Python has no name for it. Which buffers somebody has set a size of."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+def test_the_buffers_of_tcp_grow_as_the_way_needs_them(pair):
+    stream, _ = pair
+    try:
+        locked = stream._sock.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK)
+    except OSError:
+        pytest.skip("this kernel does not tell")
+    assert locked == 0

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 
 import rollmesh
+
+PROCESSES_FACT = "processes"
+"""What clients say in addition that ask several servers in turn: how many processes that makes."""
+_MOST_DIGITS = 6
+
+
+def processes_of(facts: Mapping[str, str]) -> int:
+    """Return how many processes take turns with the other end; 2 where it does not say."""
+    text = facts.get(PROCESSES_FACT, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 2
 
 
 def who_we_are(component: str) -> dict[str, str]:

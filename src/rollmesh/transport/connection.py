@@ -57,6 +57,9 @@ class ConnectionOptions:
         writable: Whether received leaves may be written to (not with views).
         spin: Whether to spin before sleeping: see `spin.py`.
         processes: Processes that take part in the exchange: see `spin.Spinner`.
+        servers: Servers that this client asks in turn, the one at the other end among them. It is
+            told, and on the same machine leaves spinning to the client where there are not cores
+            enough for everybody.
         report: Called where something in an info cannot be sent as it is; None logs it once.
     """
 
@@ -67,6 +70,7 @@ class ConnectionOptions:
     writable: bool = False
     spin: Spin = "auto"
     processes: int = 2
+    servers: int = 1
     report: Report | None = None
 
 
@@ -111,6 +115,9 @@ class Connection(ABC):
     def admit(self) -> None:
         """Accept messages of full size: the peer is who it should be."""
         self.most_bytes = SIZE_LIMITS.message_bytes
+
+    def share(self, processes: int) -> None:  # noqa: B027 - most never spin
+        """Take note that so many processes take turns in what goes on here, says the client."""
 
     @abstractmethod
     def send(self, message: Message, timeout_s: float | None = None) -> int:

@@ -22,7 +22,7 @@ from rollmesh.transport.connection import DEFAULT_OPTIONS, Connection, Connectio
 from rollmesh.transport.greeting import greet, read_greeting
 from rollmesh.transport.patience import Late, PatientReader
 from rollmesh.transport.receiving import Receiver
-from rollmesh.transport.security import peer_of
+from rollmesh.transport.security import Peer, peer_of
 from rollmesh.transport.shared_memory import Ring
 from rollmesh.transport.spin import Spinner
 from rollmesh.transport.stream import Stream, open_stream
@@ -64,8 +64,8 @@ class NativeConnection(Connection):
             self._ring = greet(sock, with_memory=options.shared_memory)
         self._is_greeted = not self._is_unix
         self._stream: Stream = open_stream(sock)
-        spinner = Spinner(options.spin, processes=options.processes, place=place or address)
-        self._reader = PatientReader(self._stream, spinner)
+        self._spinner = Spinner(options.spin, processes=options.processes, place=place or address)
+        self._reader = PatientReader(self._stream, self._spinner)
         self._receiver = Receiver(
             self._stream, self._reader, self.framing, options, most_bytes=self.most_bytes
         )
@@ -102,6 +102,10 @@ class NativeConnection(Connection):
     def admit(self) -> None:
         super().admit()
         self._receiver.most_bytes = self.most_bytes
+
+    def share(self, processes: int) -> None:
+        if self.peer is not Peer.STRANGER:  # others have cores of their own
+            self._spinner.share(processes)
 
     # ---------------------------------------------------------------------------- send
 

@@ -9,6 +9,10 @@ first waits of a connection (a handshake, a reset) say little, and doubles each 
 does not pay after it. The next spinner of the same place goes on where the last one was: runs that
 connect anew every moment do not learn it anew.
 
+Where a loop asks several servers in turn, one of them works at a time, and the loop is always the
+one that waits for it. With more processes than cores the servers are told (`share`), and leave
+spinning to the loop: else all of them would spin, and keep the one that works from its core.
+
 It knows no sockets: whoever waits spins for `budget_ns` if `resume_ns` has passed, and then tells
 `note()` how it went.
 """
@@ -91,7 +95,13 @@ class Spinner:
         self._ran_ns = 0
         self._slept_ns = 0
         self._thread = 0
-        if mode == "never" or (mode == "auto" and processes > usable_cores()):
+        if mode == "never":
+            self.resume_ns = NEVER_NS
+        self.share(processes)
+
+    def share(self, processes: int) -> None:
+        """Take note that so many processes take part; with more than cores it never spins again."""
+        if self._is_measured and processes > usable_cores():
             self.resume_ns = NEVER_NS
 
     def note(self, waited_ns: int, *, hit: bool) -> None:

@@ -217,9 +217,12 @@ def open_stream(sock: socket.socket) -> Stream:
         # without this, small messages wait 40 ms for an acknowledgement
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         _keep_alive(sock)
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        with contextlib.suppress(OSError):  # a system may refuse so large a one
-            sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+    else:
+        # not of TCP, whose buffers grow as the way needs them until somebody sets them: most
+        # systems allow less to be set than that
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            with contextlib.suppress(OSError):  # a system may refuse so large a one
+                sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
     return WrappedStream(sock) if isinstance(sock, ssl.SSLSocket) else SocketStream(sock)
 
 

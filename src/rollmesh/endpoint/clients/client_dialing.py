@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from rollmesh.endpoint.clients.client_options import ClientOptions, refusal_hint, silence_hint
-from rollmesh.endpoint.identity import who_we_are
+from rollmesh.endpoint.identity import PROCESSES_FACT, who_we_are
 from rollmesh.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -234,13 +234,16 @@ class Door:
     def _greet(
         self, connection: Connection, session_id: str, expiry: float | None, hello_s: float
     ) -> Welcome:
-        token = self.options.token
+        token, servers = self.options.token, self.options.connection.servers
+        peer = who_we_are("rollmesh-client")
+        if servers > 1:
+            peer[PROCESSES_FACT] = str(servers + 1)
         hello = Hello(
             generation=GENERATION,
             service=self.service,
             token="" if token is None else token.secret,
             session_id=session_id,
-            peer=who_we_are("rollmesh-client"),
+            peer=peer,
             editions=EDITIONS,
             preferred_edition=EDITION,
         )

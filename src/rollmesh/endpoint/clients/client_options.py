@@ -183,6 +183,11 @@ def silence_hint(token: Token | None) -> str:
     return "A token was given; is it the server's?"
 
 
+def in_turn(options: ClientOptions, servers: int) -> ClientOptions:
+    """Return options for a loop that asks so many servers in turn."""
+    return replace(options, connection=replace(options.connection, servers=servers))
+
+
 def portable(options: ClientOptions | None) -> ClientOptions | None:
     """Return options that may lie in a file: without the token."""
     if options is None or options.token is None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from rollmesh.endpoint.clients.client_dialing import Door
-from rollmesh.endpoint.clients.client_options import ClientOptions, client_options
+from rollmesh.endpoint.clients.client_options import ClientOptions, client_options, in_turn
 from rollmesh.endpoint.clients.client_session import MARGIN_S, ClientSession, deadline_s
 from rollmesh.endpoint.clients.model_route import ModelRoute, ModelSession
 from rollmesh.endpoint.clients.shared_model import SharedModelPort
@@ -175,7 +175,8 @@ def connect_model(
     where = address if isinstance(address, Address) else parse_address(address)
     limits = limits or Limits()
     told = ModelSession(where, route, limits)
-    session = ClientSession(Door(where, "model", options or client_options()), told.bind)
+    options = in_turn(options or client_options(), route.servers)
+    session = ClientSession(Door(where, "model", options), told.bind)
     with session.heeding(cancel):
         session.open(limits.model_connect_s)
         if route.is_shared:

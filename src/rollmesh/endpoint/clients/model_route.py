@@ -32,6 +32,7 @@ class ModelRoute:
         env_id: The route.
         execution_horizon: How many frames of a chunk are executed, where that is known.
         is_shared: Whether several groups of lanes ask it at the same time.
+        servers: Servers that the loop asks in turn, the model's among them.
     """
 
     contract: EnvContract
@@ -39,6 +40,7 @@ class ModelRoute:
     env_id: str = ""
     execution_horizon: int | None = None
     is_shared: bool = False
+    servers: int = 1
 
 
 class ModelSession:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from rollmesh.endpoint.clients.client_options import ClientOptions, client_options
+from rollmesh.endpoint.clients.client_options import ClientOptions, client_options, in_turn
 from rollmesh.endpoint.clients.env_client import HasEnvPort, OneOfLanes, RemoteEnvPort, connect_env
 from rollmesh.endpoint.envs.contracts import is_env, is_vector_env
 from rollmesh.endpoint.envs.dm_env import adapt_dm_env, is_dm_env
@@ -42,6 +42,7 @@ def open_env(
     limits: Limits | None = None,
     thread: OwnThread | None = None,
     cancel: CancelToken | None = None,
+    servers: int = 1,
 ) -> EnvPort:
     """Return the port of an env.
 
@@ -56,6 +57,7 @@ def open_env(
         limits: `env_connect_s` bounds building and connecting.
         thread: Where to build an env that is one group; its owner stops it.
         cancel: Ends connecting to a served env.
+        servers: Servers that the loop asks in turn, those of env and model.
 
     Raises:
         InvalidSpec: It names no env, or the arguments contradict each other or the env.
@@ -69,7 +71,8 @@ def open_env(
     if hasattr(env, "contract") and hasattr(env, "capabilities"):
         _check_width(env.contract.num_envs, num_envs, env.contract.id)
         return env
-    opener = _Opener(conformance, report, limits or Limits(), thread, cancel=cancel)
+    limits = limits or Limits()
+    opener = _Opener(conformance, report, limits, thread, cancel=cancel, servers=servers)
     if isinstance(env, (list, tuple)):
         return opener.open_list(cast("Sequence[Any]", env), num_envs, env_kwargs)
     return opener.open_one(find_source(env, env_kwargs), num_envs)
@@ -106,6 +109,7 @@ class _Opener:
         thread: OwnThread | None,
         *,
         cancel: CancelToken | None = None,
+        servers: int = 1,
     ) -> None:
         report = report or log_warning
         self._reporter = OnceReporter(report)
@@ -117,6 +121,7 @@ class _Opener:
         self._limits = limits
         self._thread = thread
         self._cancel = cancel
+        self._servers = servers
 
     def open_one(self, source: EnvSource, num_envs: int | None) -> EnvPort:
         """Open an instance, or what one factory builds."""
@@ -206,7 +211,7 @@ class _Opener:
     def _connect(self, address: str) -> Any:
         return connect_env(
             address,
-            _driven(),
+            in_turn(_driven(), self._servers),
             limits=self._limits,
             cancel=self._cancel,
             checker=self._checker,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from rollmesh.endpoint.error_bodies import Refused, error
-from rollmesh.endpoint.identity import who_we_are
+from rollmesh.endpoint.identity import processes_of, who_we_are
 from rollmesh.endpoint.servers.sessions import Arrival
 from rollmesh.errors import RollmeshError
 from rollmesh.transport.connection import Connection
@@ -79,6 +79,7 @@ class Reception:
             _logger.info("no_hello client=%s error=%s", connection.address, exc)
             connection.close()
             return
+        connection.share(processes_of(hello.peer))
         name = hello.peer.get("host", "") + ":" + hello.peer.get("process", "")
         arrival = Arrival(
             connection=connection,
