@@ -184,6 +184,14 @@ class TlsFailed(ConnectFailed):
     """Somebody answered, but the two do not agree on TLS; trying again does not help."""
 
 
+class Unheard(ConnectFailed):
+    """Somebody takes connections and hangs up, or says nothing; it may be tried again."""
+
+
+class WrongPeer(ConnectFailed):
+    """Somebody answered who is certainly no server of ours; trying again does not help."""
+
+
 class NoPath(ConnectFailed):
     """The server answered, but has no path of the kind that was asked for."""
 
@@ -238,18 +246,30 @@ class RunChanged(RunError):  # noqa: N818
     """The folder holds a run of another plan, env, model or setting.
 
     Attributes:
-        changes: What differs, each as `name: old -> new`.
+        changes: What differs, each as `name: old -> new`, or in words.
+        can_be_accepted: Whether `accept_changes` goes on all the same: names, plan and settings
+            are those of the run, and what is behind a name has changed.
     """
 
-    def __init__(self, folder: str, changes: tuple[str, ...]) -> None:
+    def __init__(
+        self, folder: str, changes: tuple[str, ...], *, can_be_accepted: bool = False
+    ) -> None:
         listed = "".join(f"\n  {change}" for change in changes)
+        header = "" if can_be_accepted else " (was -> is now)"
+        accept = (
+            ". Where it is the same policy mended, or something that merely moved while it "
+            "played, say --accept-changes (accept_changes=True), which goes on and notes it"
+            if can_be_accepted
+            else ""
+        )
         super().__init__(
             folder,
-            f"holds another run, which this one cannot continue (was -> is now):{listed}\n"
+            f"holds another run, which this one cannot continue{header}:{listed}\n"
             "Start it as it was begun, name another folder, or start over with --new (new=True), "
-            "which keeps the old run under another name",
+            f"which keeps the old run under another name{accept}",
         )
         self.changes = changes
+        self.can_be_accepted = can_be_accepted
 
 
 class RunDamaged(RunError):  # noqa: N818

@@ -26,7 +26,7 @@ def register() -> None:
         return
     gymnasium.register(  # pyright: ignore[reportUnknownMemberType] - the stub
         ENV_ID,
-        entry_point="rollmesh.endpoint.clients.remote_env:RemoteEnv",
+        entry_point="rollmesh.endpoint.clients.remote_env:remote_env",
         vector_entry_point="rollmesh.endpoint.clients.remote_vector_env:RemoteVectorEnv",
         nondeterministic=True,
     )

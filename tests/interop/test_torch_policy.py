@@ -55,6 +55,12 @@ def test_scores_choose_a_discrete_action():
     assert space.codec.decode_stacked(frames[0], 4).tolist() == [6, 5, 5, 5]
 
 
+def test_scores_of_other_actions_than_there_are_are_refused():
+    port = opened(torch.nn.Linear(3, 4), Discrete(2))
+    with pytest.raises(EndpointFault, match=r"4 numbers a row.* no scores of 2 actions; give it 2"):
+        predict(port, OBSERVATION, ROWS)
+
+
 def test_a_time_axis_makes_chunks():
     module = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Unflatten(1, (4, 2)))
     frames = predict(opened(module, Box((2,))), OBSERVATION, ROWS).frames

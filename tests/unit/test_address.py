@@ -67,7 +67,8 @@ def test_what_an_address_means(text):
         ("mem://", "name"),
         ("mem://a/b", "name"),
         ("mem://" + "a" * 65, "name"),
-        (5000, "wants a text"),
+        (5000, 'wants a text, got an int; write "127.0.0.1:5000"'),
+        (True, "wants a text, got bool"),
     ],
 )
 def test_what_is_no_address(text, why):

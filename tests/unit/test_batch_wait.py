@@ -275,9 +275,16 @@ def test_what_it_does_not_know_is_passed_over(bench):
 # ------------------------------------------------------------------------------- fixed wait
 
 
-def test_a_fixed_wait_ends_when_all_live_episodes_are_there():
+def answered(*ids):
+    """Return a fixed wait, and have these episodes asked and answered."""
     policy = FixedWait(10 * MS)
-    policy.answered(["a", "b"], SECOND)
+    policy.asked(ROUTE, ids, SECOND - 5 * MS)
+    policy.answered(ids, SECOND)
+    return policy
+
+
+def test_a_fixed_wait_ends_when_all_live_episodes_are_there():
+    policy = answered("a", "b")
     assert policy.pause(1, SECOND, SECOND) == Pause(10 * MS, 2)
     assert policy.pause(2, SECOND, SECOND) is None
     policy.ended(ROUTE, ["b"], SECOND)
@@ -285,15 +292,32 @@ def test_a_fixed_wait_ends_when_all_live_episodes_are_there():
 
 
 def test_a_fixed_wait_counts_from_when_the_model_is_free_and_a_row_is_there():
-    policy = FixedWait(10 * MS)
-    policy.answered(["a", "b"], SECOND)
+    policy = answered("a", "b")
     assert policy.pause(1, SECOND - 50 * MS, SECOND + 4 * MS) == Pause(6 * MS, 2)
     assert policy.pause(1, SECOND + 3 * MS, SECOND + 4 * MS) == Pause(9 * MS, 2)
     assert policy.pause(1, SECOND, SECOND + 10 * MS) is None
 
 
 def test_a_fixed_wait_forgets_who_was_not_seen_for_a_second():
-    policy = FixedWait(10 * MS)
-    policy.answered(["a", "b"], SECOND)
+    policy = answered("a", "b")
     later = SECOND + LIVE_NS + 1
     assert policy.pause(1, later, later) is None
+
+
+@pytest.mark.parametrize("leave", ["released", "ended"])
+def test_a_fixed_wait_forgets_who_left_while_the_model_was_at_work(leave):
+    policy = answered("a")
+    policy.asked(ROUTE, ["a", "b"], SECOND)
+    if leave == "released":
+        policy.released(ROUTE, ["b"])
+    else:
+        policy.ended(ROUTE, ["b"], SECOND + MS)
+    policy.answered(["a", "b"], SECOND + 5 * MS)
+    assert policy.pause(1, SECOND + 6 * MS, SECOND + 6 * MS) is None
+
+
+def test_a_fixed_wait_waits_for_nobody_who_was_never_answered():
+    policy = FixedWait(10 * MS)
+    policy.asked(ROUTE, ["a"], 1)
+    policy.asked(ROUTE, ["b"], 2)
+    assert policy.pause(1, 2, 2) is None

@@ -45,6 +45,7 @@ class Doubler:
         self.frames = frames
         self.bad = None
         self.failure = None
+        self.odd = {}
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Semaphore(0)
@@ -57,6 +58,8 @@ class Doubler:
         assert self.gate.wait(LIMIT_S)
         if self.bad in ids:
             raise self.failure or ValueError(f"bad row {self.bad}")
+        if ids[0] in self.odd:
+            return self.odd.pop(ids[0])
         rows = request.observation[0]
         assert rows.shape == (len(ids), self.width)
         assert (rows == rows[:, :1]).all()
@@ -252,6 +255,43 @@ def test_a_lost_or_late_model_is_not_asked_again_and_all_are_told(rig, failure):
     assert [str(one) for one in told] == [str(failure)] * 2
     assert told[0] is not told[1]
     assert len(port.calls) == 2
+
+
+@pytest.mark.parametrize("bad", ["no reply", "no rows"])
+def test_a_reply_that_cannot_be_handed_out_is_told_to_all_and_stops_nothing(rig, bad):
+    port, model = rig()
+    go = busy(port, model)
+    results = submit(model, ask("a", "a1"), ask("b", "b1"))
+    port.odd["a1"] = None if bad == "no reply" else PredictReply(context=None, frames=(None,))
+    go()
+    told = results()
+    assert all(isinstance(one, Exception) for one in told)
+    assert told[0] is not told[1]
+    assert model.predict(ask("a", "a1", value=3)).frames[0][0].tolist() == [[6]]
+
+
+def test_a_fault_of_the_wait_is_told_and_stops_nothing(rig):
+    class Unlucky(LearnedWait):
+        def answered(self, episode_ids, at_ns):
+            model._wait_policy = LearnedWait(8)
+            raise RuntimeError("no clock")
+
+    _, model = rig()
+    model._wait_policy = Unlucky(8)
+    with pytest.raises(RuntimeError, match="no clock"):
+        model.predict(ask("a", "a1"))
+    assert model.predict(ask("a", "a1", value=3)).frames[0][0].tolist() == [[6]]
+
+
+def test_a_caller_whose_callback_fails_spoils_nothing_for_the_others(rig, caplog):
+    port, model = rig()
+    go = busy(port, model)
+    model.submit("predict", ask("a", "a1"), lambda result: 1 / 0, ())
+    results = submit(model, ask("b", "b1", value=2))
+    go()
+    assert results()[0].frames[0][0].tolist() == [[4]]
+    assert model.predict(ask("a", "a1", value=3)).frames[0][0].tolist() == [[6]]
+    assert "callback_failed" in caplog.text
 
 
 def test_to_the_port_all_is_one_route(rig):

@@ -128,6 +128,7 @@ def test_r49_a_late_call_ends_the_route_when_it_returns_and_its_result_is_discar
     assert line.levelno == logging.ERROR
     assert "env.step" in line.getMessage()
     assert "toy-env" in line.getMessage()
+    assert "Give a factory instead of an instance" in line.getMessage()
     assert run.env.closed == 1, "it came back: it can be closed"
 
 
@@ -144,6 +145,21 @@ def test_r49_a_cancelled_call_is_named_too_and_the_route_ends_when_it_returns(ov
     assert isinstance(run.error, RouteCancelled)
     assert len(overdue.lines) == 1
     assert not run.notes.of("step_completed")
+
+
+def test_r49_of_an_overdue_call_that_is_served_elsewhere_no_instance_is_told(overdue):
+    class Env(ToyEnv):
+        def interrupt(self) -> None:
+            """End the call under way, as what is served elsewhere can."""
+
+        def step(self, request: StepRequest) -> StepReply:
+            assert overdue.came.wait(PATIENCE_S)
+            return super().step(request)
+
+    drive(Env(1), limits=Limits(env_step_s=0.01), max_episodes=1)
+    (line,) = overdue.lines
+    assert "its client gives it up by itself" in line.getMessage()
+    assert "instance" not in line.getMessage()
 
 
 def test_r49_an_overdue_call_is_named_once(overdue):

@@ -291,3 +291,33 @@ def test_an_object_that_is_no_array_is_named_by_its_type(space):
         reader(space).one(Opaque(), "predict")
     with pytest.raises(InvalidValue, match="a Opaque"):
         reader(space).either(Opaque(), "policy")
+
+
+# ------------------------------------------------------------------------------- scores
+
+
+@pytest.mark.parametrize(
+    ("read", "got"),
+    [
+        (lambda one: one.one(np.array([0.1, 0.9]), "predict"), r"shape \(2,\), wanted \(\)"),
+        (
+            lambda one: one.batch(np.array([[0.1, 0.9]]), 1, "predict_batch"),
+            r"shape \(1, 2\), wanted \(B,\)",
+        ),
+        (
+            lambda one: one.either(np.array([[0.1, 0.9]]), "policy"),
+            r"shape \(1, 2\), wanted \(T,\) with T ≥ 1 or \(\)",
+        ),
+    ],
+)
+def test_scores_instead_of_a_discrete_action_are_told_as_such(read, got):
+    hint = r"; if these are scores of the actions, return the best one's number, .*argmax\(scores\)"
+    with pytest.raises(InvalidValue, match=got + hint):
+        read(reader(DISCRETE))
+
+
+def test_whole_numbers_of_another_shape_are_no_scores():
+    with pytest.raises(InvalidValue, match=r"shape \(2,\), wanted \(\)$"):
+        reader(DISCRETE).one(np.array([0, 1]), "predict")
+    with pytest.raises(InvalidValue, match=r"wanted \(2,\)$"):
+        reader(BOX).one(np.array([[0.1, 0.9]]), "predict")

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import rollmesh
 from rollmesh.endpoint.clients import client_dialing
 from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Door
 from rollmesh.endpoint.clients.client_options import client_options
@@ -406,6 +407,40 @@ def test_the_token_is_sent_and_shows_nowhere(server, caplog):
     connect(server, options).close(1.0)
     assert server.hellos[0].token == secret
     assert secret not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said", "other"),
+    [
+        ("rollmesh+tcp", "does not speak rollmesh's native protocol", "address is tcp://"),
+        ("tcp", "does not speak gRPC", "its address is rollmesh\\+tcp://"),
+    ],
+)
+def test_a_stranger_that_says_little_and_waits_is_not_waited_for(scheme, said, other):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sock = []
+
+        def answer():
+            sock.append(listener.accept()[0])
+            sock[0].sendall(b"SSH-2.0-Other\r\n")  # less than a header, and no more
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ConnectRefused, match=f"{said}.*{other}"):
+            connect_env(address, OPTIONS, limits=Limits(env_connect_s=60.0))
+        thread.join()
+        sock[0].close()
+
+
+@pytest.mark.parametrize("token", [None, "0123456789abcdef0123456789abcdef"])
+def test_a_servers_own_frames_dialled_as_grpc_are_told_at_once(token):
+    options = client_options(token="ab" * 20, environ={})
+    served = rollmesh.ServerOptions(token=token, max_sessions=1)
+    with rollmesh.EnvServer("CartPole-v1", "rollmesh+tcp://127.0.0.1:0", served) as running:
+        address = running.address.removeprefix("rollmesh+")
+        with pytest.raises(ConnectRefused, match=f"own frames; write rollmesh\\+{address}"):
+            connect_env(address, options, limits=Limits(env_connect_s=60.0))
 
 
 def test_something_else_that_listens_is_told_from_no_server():

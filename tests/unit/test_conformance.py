@@ -321,3 +321,60 @@ def test_actions_as_numpy_computes_them_are_no_warning(caplog, root, value, leve
     for _ in range(2):
         Box((2,), F4, 0.0, 1.0).codec.encode(value, checker)
     assert [record.levelname for record in caplog.records] == levels
+
+
+def test_strict_takes_actions_as_numpy_computes_them(caplog):
+    caplog.set_level(logging.INFO, "rollmesh")
+    checker, space = Checker("action", "strict", "refuse"), Box((2,), F4, 0.0, 1.0)
+    for _ in range(2):
+        leaves = space.codec.encode(np.array([0.25, 1.0]), checker)
+    assert space.codec.decode(leaves).tolist() == [0.25, 1.0]
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert "expected dtype float32, got float64; converted" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.array([0.25, 2.0]), r"2\.0 at \[1\] is outside \[0\.0, 1\.0\]"),
+        (np.array([0.25, np.nan]), r"NaN at \[1\]"),
+        (np.array([0.25, 1e300]), "1e\\+300 is too large for float32: would become infinite"),
+        (np.array([0, 1]), r"expected dtype float32, got int64; convert it, .*astype\('float32'\)"),
+    ],
+)
+def test_strict_refuses_other_actions_and_says_nothing_of_a_conversion(value, told):
+    with pytest.raises(InvalidValue, match=told) as caught:
+        Box((2,), F4, 0.0, 1.0).codec.encode(value, action("strict")[0])
+    assert "converted" not in str(caught.value)
+
+
+def test_strict_refuses_observations_of_another_float_type():
+    with pytest.raises(InvalidValue, match="got float64; convert it"):
+        Box((2,), F4, 0.0, 1.0).codec.encode(np.array([0.5, 1.0]), observation("strict")[0])
+
+
+def test_whole_numbers_as_floats_are_told_apart_by_the_policy():
+    given = np.array([1.0])
+    checker, reports = action("warn")
+    Discrete(2).codec.encode(given, checker)
+    assert reports[0][1] == "expected dtype int64, got whole numbers as float64; converted"
+    with pytest.raises(InvalidValue, match=r"as float64; convert it, .*astype\('int64'\)"):
+        Discrete(2).codec.encode(given, action("strict")[0])
+
+
+def test_fractions_for_a_discrete_may_be_scores():
+    codec = Discrete(4, start=2).codec
+    with pytest.raises(InvalidValue, match=r"got 0\.1; if these are .*scores\)\) \+ 2, else"):
+        codec.encode_stacked(np.array([0.1, 0.9]), 2, action()[0])
+    with pytest.raises(InvalidValue, match=r"got 0\.1; round it yourself$"):
+        codec.encode(np.array([0.1]), action()[0])
+    with pytest.raises(InvalidValue, match=r"got 0\.5; round it yourself$"):
+        MultiDiscrete((2, 2)).codec.encode([0.5, 0.5], action()[0])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, np.array([np.nan])])
+def test_what_is_no_number_is_not_to_be_rounded(value):
+    with pytest.raises(InvalidValue, match=r"got (nan|inf)$"):
+        Discrete(2).codec.encode(value, action()[0])
+    with pytest.raises(InvalidValue, match=r"got nan; if these are scores of the actions"):
+        Discrete(2).codec.encode_stacked(np.array([np.nan, 0.5]), 2, action()[0])

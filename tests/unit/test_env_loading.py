@@ -178,6 +178,43 @@ def test_arguments_a_factory_does_not_take_are_named():
     open_env(takes_any, env_kwargs={"length": 2}).close(WAIT_S)
 
 
+class TheirVectors:
+    """Has the shape of a vector env of Stable-Baselines3."""
+
+    num_envs = 2
+    observation_space = action_space = None
+
+    def reset(self):
+        return np.zeros((2, 2))
+
+    def step_async(self, actions):
+        pass
+
+    def step_wait(self):
+        pass
+
+    def step(self, actions):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (TheirVectors(), "env: is a TheirVectors"),
+        ([TheirVectors()], r"env\[0\]: is a TheirVectors"),
+        (TheirVectors, "env: the factory returned a TheirVectors"),
+    ],
+)
+def test_a_vector_env_of_stable_baselines_is_told_as_what_it_is(given, told):
+    with pytest.raises(InvalidSpec, match=f"^{told}, a vector env of Stable-Baselines3.*num_envs"):
+        open_env(given)
+
+
+def test_gymnasiums_vector_envs_are_none_of_these(opened):
+    port = opened(gym.vector.SyncVectorEnv([Count]))
+    assert port.contract.num_envs == 1
+
+
 @pytest.mark.parametrize("name", ["lane", "env_index"])
 def test_a_factory_learns_its_lane(opened, name):
     got = []

@@ -145,6 +145,21 @@ def test_an_answer_of_another_thread_comes_while_one_reads(served):
     assert reading() == b"2"
 
 
+def test_p1_a_post_waits_for_nobody_and_what_was_posted_arrives_in_order(served):
+    stream, call = served.open()
+    data = [bytes([number]) * 2**20 for number in range(20)]
+
+    def post() -> None:
+        for one in data:
+            stream.post(one)
+
+    in_thread(post)()  # nobody reads, and nobody receives here
+    receiving = in_thread(stream.receive)
+    assert [call.read(10) for _ in data] == data
+    call.write(b"done")
+    assert receiving() == b"done"
+
+
 def test_a_wait_ends_at_its_deadline(served):
     stream, call = served.open()
     for _ in range(2):

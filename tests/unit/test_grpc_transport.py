@@ -33,6 +33,7 @@ from rollmesh.ports import (
     StepRequest,
 )
 from rollmesh.spaces.space import Box, Discrete
+from rollmesh.transport import grpc_server
 from rollmesh.transport.address import parse_address
 from rollmesh.transport.connection import ConnectionOptions
 from rollmesh.transport.grpc_client import GrpcConnection, dial_grpc
@@ -195,9 +196,10 @@ def test_a_client_in_the_queue_hears_its_position_each_time(pair):
     client.send(hello(), 5)
     server = pair.accept()
     server.receive(5)
-    for position in (3, 1):
-        server.send(welcome(server, position=position, contract=b""))
-        assert client.receive(5).body.position == position
+    for position, detail in ((3, ""), (1, ""), (1, "its env is being built")):
+        server.send(welcome(server, position=position, detail=detail, contract=b""))
+        said = client.receive(5).body
+        assert (said.is_compatible, said.position, said.detail) == (True, position, detail)
     server.send(welcome(server))
     assert client.receive(5).body.position == 0
     client.send(Message(Kind.PROBE, 7, Probe(b"x")))
@@ -429,6 +431,28 @@ def test_a_client_that_left_is_lost_and_may_come_back(pair):
         server.send(Message(Kind.STEP, 5, StepReply(observation=[], rewards=(), infos=())), 5)
 
 
+def test_p1_a_send_waits_for_its_turn_no_longer_than_its_limit(pair):
+    client, server = pair.meet()
+    client.send(Message(Kind.PROBE, 5, Probe(b"x")), 5)
+    server.receive(5)
+    reply = Message(Kind.PROBE, 5, ProbeReply(b"x"))
+    with server._lock, pytest.raises(TransportTimeout, match="others are still") as late:
+        server.send(reply, 0.05)
+    assert late.value.is_usable
+    server.send(reply, 0.05)
+    assert client.receive(5).body == ProbeReply(b"x")
+
+
+def test_a_server_knows_without_waiting_that_a_client_has_left(pair):
+    client, server = pair.meet()
+    assert not server.is_gone()
+    client.shutdown()
+    end = time.monotonic() + 5
+    while not server.is_gone():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def test_nothing_larger_than_allowed_is_read(pair):
     client, server = pair.meet()
     server.most_bytes = 100
@@ -617,6 +641,24 @@ def test_a_stranger_that_finds_no_place_is_told_in_its_own_words(pair):
         assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert refused.value.details() == BUSY
         stranger.close()
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_a_stranger_whose_env_is_being_built_is_told_nothing_and_may_wait(
+    pair, queued, monkeypatch
+):
+    monkeypatch.setattr(grpc_server, "_PATIENCE_S", 0.1)
+    stranger = Stranger(pair)
+    if queued:
+        stranger.server.send(welcome(stranger.server, position=1, contract=b""))
+    stranger.server.send(welcome(stranger.server, position=1, contract=b"", detail="is built"))
+    time.sleep(0.3)  # its patience would be over by now
+    stranger.server.send(welcome(stranger.server))
+    stranger.say(env_pb.JoinRequest(request_id="a", render=env_pb.RenderRequest()))
+    number = stranger.server.receive(5).request_id
+    stranger.server.send(Message(Kind.ERROR, number, ErrorBody(code="busy")), 5)
+    assert stranger.hear().request_id == "a"
+    stranger.close()
 
 
 def test_a_strangers_episodes_are_kept_count_of(stranger):

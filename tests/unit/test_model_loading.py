@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rollmesh.endpoint.models.model import Model
-from rollmesh.endpoint.models.model_loading import open_model
+from rollmesh.endpoint.models.model_loading import SharedPolicy, open_model
 from rollmesh.endpoint.models.sb3 import check_policy_file, likely_algorithm
 from rollmesh.endpoint.own_thread import OwnThread
 from rollmesh.errors import EndpointFault, InvalidSpec, OperationTimeout
@@ -172,6 +172,41 @@ def test_what_is_no_policy_is_refused(module, given, words):
 def test_keyword_arguments_need_a_factory(given):
     with pytest.raises(InvalidSpec, match="model_kwargs"):
         opened(given, model_kwargs={"value": 1})
+
+
+def build(value, *, scale=1):
+    return Policy(value)
+
+
+@pytest.mark.parametrize(
+    ("given", "kwargs", "told"),
+    [
+        (Policy, {"valeu": 1}, "model_kwargs: Policy takes no 'valeu'; it takes: value"),
+        (build, {"value": 1, "x": 2}, "model_kwargs: build takes no 'x'; it takes: value, scale"),
+        (build, {}, "model: build cannot be called: it needs value; pass them in model_kwargs"),
+        (function, {"value": 1}, "model_kwargs: function takes no 'value'"),
+    ],
+)
+def test_arguments_that_a_policy_does_not_take_are_named_before_it_is_built(given, kwargs, told):
+    Policy.made.clear()
+    with pytest.raises(InvalidSpec, match=f"^{told}"):
+        opened(given, model_kwargs=kwargs)
+    with pytest.raises(InvalidSpec, match=f"^{told}"):
+        SharedPolicy(given, model_kwargs=kwargs, conformance="warn")
+    assert Policy.made == []
+
+
+class Needs(Model):
+    def __init__(self, path):
+        self.path = path
+
+    def predict(self, observation):
+        return observation
+
+
+def test_a_class_without_what_it_needs_is_refused():
+    with pytest.raises(InvalidSpec, match=r"^model: Needs cannot be called: it needs path; pass"):
+        opened(Needs)
 
 
 class Broken(Model):

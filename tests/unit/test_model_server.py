@@ -7,12 +7,17 @@ import itertools
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
+import gymnasium
 import msgspec
 import numpy as np
 import pytest
 
+import rollmesh
+from rollmesh.endpoint.servers import reading_loan
 from rollmesh.endpoint.servers.model_server import ModelServer
+from rollmesh.endpoint.servers.model_session import ModelSession
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.errors import ConnectionLost, EndpointFault, InvalidSpec
 from rollmesh.ports import (
@@ -25,6 +30,7 @@ from rollmesh.ports import (
     ResetAdapterRequest,
 )
 from rollmesh.spaces.space import Box, Discrete
+from rollmesh.transport import grpc_engine, grpc_listener
 from rollmesh.wire.contract import encode_contract
 from rollmesh.wire.messages import Close, Done, ErrorBody, Kind, Resolve, ResolveReply
 from tests.unit.serving_toys import LIMIT_S, Client, close_clients
@@ -584,3 +590,66 @@ def test_a_model_port_is_served_as_it_is():
         body = one.release()
         assert isinstance(body, Done), body
         assert not isinstance(body, ErrorBody)
+
+
+# ------------------------------------------------------------------------- lending the reading
+
+
+def loans(monkeypatch):
+    """Return a list that gets an entry whenever the model's thread is lent the reading."""
+    made, lend = [], ModelSession._lend
+
+    def counting(self, *given):
+        made.append(self)
+        lend(self, *given)
+
+    monkeypatch.setattr(ModelSession, "_lend", counting)
+    return made
+
+
+def kept_back(sent, parts, total, timeout_s):
+    """Stand for `Stream.write`: keep what should be written."""
+    sent.extend(parts)
+    return total
+
+
+@pytest.mark.parametrize("address", ADDRESSES[:2])
+def test_a_request_that_comes_in_parts_while_the_reading_is_lent_is_answered(address, monkeypatch):
+    lent = loans(monkeypatch)
+    with serving(Policy(), address) as server:
+        client = ModelClient(server)
+        client.resolve()
+        assert client.predict(3.0) == [[6.0]]
+        for value in (4.0, 5.0):
+            sent, wait = [], threading.Event()
+            stream = client.connection._stream
+            with monkeypatch.context() as patch:
+                patch.setattr(stream, "write", partial(kept_back, sent))
+                client.send(Kind.PREDICT, client.request(value), 1000 + int(value))
+            data = b"".join(bytes(memoryview(part).cast("B")) for part in sent)
+            stream.write([data[:60]], 60, None)
+            wait.wait(10 * reading_loan.READ_S)  # far longer than it is waited for a request
+            stream.write([data[60:]], len(data) - 60, None)
+            reply = client.connection.receive(LIMIT_S)
+            assert reply.body.frames[0][0].tolist() == [[2 * value]]
+        assert lent
+        client.leave()
+
+
+@pytest.mark.parametrize("engine", ["DirectEngine", "PlainEngine"])
+def test_pauses_between_requests_end_no_grpc_session(engine, monkeypatch, caplog):
+    caplog.set_level("WARNING", "rollmesh")
+    lent = loans(monkeypatch)
+    monkeypatch.setattr(grpc_listener, "make_engine", getattr(grpc_engine, engine))
+    space = gymnasium.spaces.Box(-1e6, 1e6, (1,), np.float32)
+    with (
+        serving(Policy(), "tcp://127.0.0.1:0") as server,
+        rollmesh.RemoteModel(server.address, transport="grpc") as model,
+    ):
+        model.configure(space, space)
+        model.reset()
+        for value in (1.0, 2.0, 3.0):
+            assert model.predict(np.full(1, value, np.float32)).tolist() == [2 * value]
+            threading.Event().wait(10 * reading_loan.READ_S)
+    assert bool(lent) == (engine == "DirectEngine")
+    assert "resuming" not in caplog.text

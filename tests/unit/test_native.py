@@ -328,6 +328,37 @@ def test_p1_a_slow_peer_cannot_stretch_the_deadline():
             done.set()
 
 
+def test_p1_a_send_waits_for_its_turn_no_longer_than_its_limit():
+    taken, enough = threading.Event(), threading.Event()
+    with connected() as (client, server):
+
+        def send_for_long():
+            with client._send_lock:
+                taken.set()
+                enough.wait(LIMIT_S)
+
+        with on_thread(send_for_long):
+            assert taken.wait(LIMIT_S)
+            with pytest.raises(TransportTimeout, match="others are still sending") as late:
+                client.send(Message(Kind.PROBE, 1, Probe(b"a")), 0.05)
+            enough.set()
+        assert late.value.is_usable
+        client.send(Message(Kind.PROBE, 2, Probe(b"b")), 0.05)
+        assert server.receive(LIMIT_S).request_id == 2
+
+
+@everywhere
+def test_an_end_knows_without_waiting_that_the_other_one_has_left(address):
+    with connected(address) as (client, server):
+        assert not server.is_gone()
+        client.send(Message(Kind.PROBE, 1, Probe(b"a")))
+        assert not server.is_gone()
+        client.close()
+        assert server.is_gone()
+        assert client.is_gone()
+        assert server.receive(LIMIT_S).request_id == 1, "looking takes nothing away"
+
+
 def test_p1_signals_cannot_stretch_the_deadline():
     ticks = []
     before = signal.signal(signal.SIGALRM, lambda *_: ticks.append(1))

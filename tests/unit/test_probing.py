@@ -232,7 +232,7 @@ def test_what_is_no_address_or_would_tell_a_secret_is_refused() -> None:
         look("nonsense")
     with pytest.raises(InvalidSpec, match=r"wants host:port after rollmesh\+tcp://"):
         look("rollmesh+tcp://sim-host")
-    with pytest.raises(InvalidSpec, match="address: wants a text, got int"):
+    with pytest.raises(InvalidSpec, match="address: wants a text, got an int"):
         look(5000)
     with pytest.raises(InvalidSpec, match="plain text"):
         look("rollmesh+tcp://10.0.0.1:1", token=SECRET)

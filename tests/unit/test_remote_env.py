@@ -345,7 +345,6 @@ def test_what_are_no_options_of_a_server_is_refused():
         EnvServer(Count, mem_address(), {"num_envs": 2})
 
 
-@pytest.mark.filterwarnings("ignore:.*possible render_modes")
 def test_another_render_mode_is_refused():
     with EnvServer(Drawing, mem_address()) as server:
         RemoteEnv(server.address, render_mode="rgb_array").close()
@@ -355,7 +354,14 @@ def test_another_render_mode_is_refused():
             gym.make("rollmesh/Remote-v0", address=server.address, render_mode="ansi")
 
 
-@pytest.mark.filterwarnings("ignore:.*possible render_modes")
+def test_gymnasium_does_not_warn_of_a_mode_that_the_served_env_has():
+    with EnvServer(Drawing, mem_address()) as server:
+        env = gym.make("rollmesh/Remote-v0", address=server.address, render_mode="rgb_array")
+        env.reset(seed=1)
+        assert env.render().dtype == np.uint8
+        env.close()
+
+
 def test_who_asks_every_env_for_a_render_mode_may_try_again_without():
     make_vec_env = pytest.importorskip("stable_baselines3.common.env_util").make_vec_env
     with EnvServer(Count, mem_address()) as server:

@@ -186,8 +186,18 @@ def test_a_refused_token_is_not_told(served):
 
 @pytest.mark.parametrize("face", [RemoteEnv, RemoteVectorEnv, RemoteModel])
 def test_an_argument_that_there_is_not_is_told_by_name_with_those_there_are(face):
-    with pytest.raises(TypeError, match=r"^tokn: is no argument here.*token, token_file, tls"):
+    with pytest.raises(
+        TypeError, match=r"^tokn: is no argument here, did you mean token\?.*token, token_file"
+    ):
         face("mem://nobody", tokn=SECRET)
+
+
+def test_an_address_that_is_misspelt_is_guessed_and_no_token_told():
+    with pytest.raises(
+        TypeError, match=r"^adress: .*did you mean address\?; there are address"
+    ) as e:
+        gym.make(ID, adress="mem://nobody", token=SECRET)
+    assert SECRET not in str(e.value)
 
 
 @pytest.mark.parametrize("face", [RemoteEnv, RemoteVectorEnv, RemoteModel])
@@ -198,5 +208,5 @@ def test_options_as_a_whole_and_one_by_one_are_refused(face):
 
 @pytest.mark.parametrize("face", [RemoteEnv, RemoteVectorEnv])
 def test_an_address_left_out_is_told(face):
-    with pytest.raises(InvalidSpec, match="address: '': wants host:port"):
+    with pytest.raises(InvalidSpec, match="address: is missing: host:port or unix"):
         face()

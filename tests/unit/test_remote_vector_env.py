@@ -104,6 +104,37 @@ def test_single_lanes_are_reset_by_a_mask(served):
         assert stepped.tolist() == [[0.0, -1.0], [1.0, 6.0]]
 
 
+@pytest.mark.parametrize("served", ["vector", "lanes"])
+def test_a_lane_that_has_ended_is_reset_before_the_next_step(served):
+    two = [lambda: Count(length=1), lambda: Count(length=3)]
+    target = two if served == "lanes" else lambda: make(AutoresetMode.DISABLED, (1, 3))
+    with EnvServer(target, mem_address()) as server, RemoteVectorEnv(server.address) as env:
+        env.reset(seed=1)
+        ended = env.step(ACTIONS)[2]
+        assert ended.tolist() == [True, False]
+        cure = r"call reset\(options=\{'reset_mask': terminated \| truncated\}\) first"
+        for _ in range(2):
+            with pytest.raises(InvalidSpec, match=rf"^step: .* lanes \[0\] have ended.*{cure}"):
+                env.step(ACTIONS)
+        env.reset(options={"reset_mask": ended})
+        assert env.step(ACTIONS)[0][:, 0].tolist() == [1.0, 2.0]  # nothing was sent above
+        env.reset(seed=1)
+        assert env.step(ACTIONS)[0][:, 0].tolist() == [1.0, 1.0]
+
+
+def test_a_single_lane_that_has_ended_is_reset_before_the_next_step():
+    with (
+        EnvServer(lambda: Count(length=1), mem_address()) as server,
+        RemoteVectorEnv(server.address) as env,
+    ):
+        env.reset()
+        env.step(ACTIONS[:1])
+        with pytest.raises(InvalidSpec, match=r"lanes \[0\] have ended.*call reset\(\) first"):
+            env.step(ACTIONS[:1])
+        env.reset()
+        assert env.step(ACTIONS[:1])[0].tolist() == [[1.0, -1.0]]
+
+
 @pytest.mark.parametrize(
     "mask", [[True, False], np.zeros(2, bool), np.ones(3, bool), np.array([1, 0])]
 )

@@ -32,7 +32,7 @@ SECRET = "0123456789abcdef" * 2
 LIMIT_S = 25.0
 
 MODULE = """
-import os, sys, time
+import os, sys, threading, time
 import gymnasium as gym
 import numpy as np
 
@@ -55,6 +55,12 @@ class Env(gym.Env):
     def step(self, action):
         self.t += 1
         return np.zeros(1, np.float32), 1.0, self.t >= self.length, False, {}
+
+
+class Sticks(Env):
+    def close(self):
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(3600)
 
 
 def broken():
@@ -145,6 +151,18 @@ def test_a_signal_ends_it_with_0_and_leaves_nothing_behind(folder: Path, number:
     assert f"127.0.0.1:{port}  (this machine, plain text, no token)" in err
     assert not ready.exists()
     assert not (folder / "env.sock").exists()
+
+
+def test_an_env_that_is_left_behind_at_the_end_makes_it_1(folder: Path) -> None:
+    arguments = ("env", "served:Sticks", "-a", f"rollmesh+unix://{folder}/env.sock")
+    with serving(folder, *arguments, "--close-timeout", "0.2") as served:
+        where = served.addresses[0]
+        with rollmesh.RemoteEnv(where) as one, rollmesh.RemoteEnv(where) as two:
+            one.reset()
+            two.reset()
+        code, _, err = served.end()
+    assert code == exit_codes.FAILED, err
+    assert err.count("close_overdue") == 1
 
 
 def wait_for(path: Path) -> str:

@@ -6,14 +6,15 @@ import pytest
 
 from rollmesh.endpoint.error_bodies import Refused, error_body
 from rollmesh.endpoint.servers.env_session import EnvSession
+from rollmesh.endpoint.servers.responding import responder
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.endpoint.servers.sessions import Arrival, LeftBehind, SessionOver, Terms
 from rollmesh.endpoint.servers.watchdog import Watchdog, now_ns
-from rollmesh.errors import EndpointFault, WireError
+from rollmesh.errors import EndpointFault, TransportTimeout, WireError
 from rollmesh.ports import StepReply, StepRequest
 from rollmesh.transport.memory import memory_pair
 from rollmesh.transport.security import Peer
-from rollmesh.wire.messages import Close, Done, ErrorBody, Kind, Message, Probe, Shutdown
+from rollmesh.wire.messages import Cancel, Close, Done, ErrorBody, Kind, Message, Probe, Shutdown
 
 
 class Place:
@@ -206,6 +207,65 @@ def test_shutdown_only_where_allowed(allowed):
     rig = Rig(allow_remote_shutdown=allowed)
     assert rig.handle(Kind.SHUTDOWN, 5, Shutdown(reason="x")).body.is_accepted is allowed
     assert bool(rig.shutdowns) is allowed
+
+
+def test_a_cancel_of_a_request_that_was_answered_is_answered_by_nothing():
+    rig = Rig()
+    rig.step(5)
+    rig.handle(Kind.CANCEL, 5, Cancel(reason="late"))
+    assert [reply.kind for reply in rig.replies] == [Kind.STEP]
+    assert rig.step(5) is rig.replies[0]
+
+
+# -------------------------------------------------------------------------------- whose turn
+
+
+def busy(connection, monkeypatch, times):
+    """Let others be sending the first few times that somebody wants to; return the limits asked."""
+    send, limits = connection.send, []
+
+    def send_in_turn(message, timeout_s=None):
+        limits.append(timeout_s)
+        if len(limits) <= times:
+            raise TransportTimeout("there", "others send", timeout_s=0.1, is_usable=True)
+        return send(message, timeout_s)
+
+    monkeypatch.setattr(connection, "send", send_in_turn)
+    return limits
+
+
+def test_a_reply_waits_for_its_turn_however_long_others_send(monkeypatch):
+    rig = Rig()
+    limits = busy(rig.theirs, monkeypatch, 3)
+    responder(rig.theirs, 2.0)(Message(Kind.PONG, 7))
+    assert limits == [2.0] * 4
+    assert rig.session.arrival.connection.receive(1.0).request_id == 7
+
+
+def test_a_reply_that_a_client_does_not_take_is_not_tried_again():
+    class Stuck:
+        def send(self, message, timeout_s):
+            raise TransportTimeout("there", "did not take it", timeout_s=0.1, is_usable=False)
+
+    with pytest.raises(TransportTimeout):
+        responder(Stuck(), 2.0)(Message(Kind.PONG, 7))
+
+
+def test_p1_late_news_that_find_others_sending_are_told_soon_after(monkeypatch):
+    rig = Rig()
+    limits = busy(rig.session.arrival.connection, monkeypatch, 2)
+    at = now_ns()
+    request = Message(Kind.STEP, 5, StepRequest(action=[], episode_ids=("e",)))
+    rig.session.begin(request, rig.replies.append, 10)
+    soon = rig.session.check(at + 10**9)
+    assert at < soon - 10**9 <= at + 300_000_000
+    rig.session.check(soon)
+    assert rig.session.check(soon + 10**9) > soon + 10**9
+    assert len(limits) == 3
+    assert max(limits) <= 0.02
+    assert rig.theirs.receive(1.0).body.code == "timeout"
+    rig.session.check(soon + 2 * 10**9)
+    assert len(limits) == 3
 
 
 # ----------------------------------------------------------------------------- connections

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from rollmesh.endpoint.clients.client_dialing import ConnectRefused
 from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.clients.env_client import connect_env
+from rollmesh.endpoint.clients.probing import probe
 from rollmesh.errors import ConnectFailed, EndpointFault, InvalidSpec
 from rollmesh.limits import Limits
 from rollmesh.transport import upgrade
 from rollmesh.transport.address import parse_address
 from rollmesh.transport.dialing import listen
+from rollmesh.transport.security import Token
 from rollmesh.transport.upgrade import (
     MACHINE_FACT,
     TCP_FACT,
@@ -22,6 +25,7 @@ from rollmesh.transport.upgrade import (
     machine_id,
     native_facts,
 )
+from rollmesh.wire.messages import ErrorBody
 from tests.unit.test_grpc_transport import Pair
 
 GRPC = parse_address("tcp://127.0.0.1:5000")
@@ -161,10 +165,33 @@ def test_an_address_of_another_protocol_is_the_path(native):
 
 
 def test_a_server_that_refuses_us_is_left_to_refuse_the_hello(pair):
-    from rollmesh.wire.messages import ErrorBody
-
     pair.host.refusal = ErrorBody(code="invalid_request", message="odd")
     assert taken(pair)[0] == "grpc"
     pair.host.refusal = ErrorBody(code="draining", message="ends")
     with pytest.raises(ConnectFailed, match="ends"):
         taken(pair)
+
+
+@pytest.mark.parametrize("transport", ["auto", "native"])
+@pytest.mark.parametrize("given", [None, "ab" * 20])
+def test_a_token_that_is_refused_is_told_whatever_path_was_asked_for(native, transport, given):
+    pair = Pair(token=Token("0123456789abcdef0123456789abcdef"))
+    options = client_options(token=given, transport=transport, environ={})
+    address = str(pair.listener.address)
+    try:
+        tell(pair, native_facts([str(one.address) for one in native.values()]))
+        with pytest.raises(ConnectRefused, match=r"\(unauthenticated\): .*token") as caught:
+            connect_env(address, options, limits=Limits())
+        assert caught.value.code == "unauthenticated"
+        report = probe(address, options, service="env")
+        assert report.health == "refused"
+        assert report.detail.startswith("unauthenticated: ")
+    finally:
+        pair.close()
+
+
+def test_a_server_that_is_busy_is_waited_for_where_a_native_path_is_forced(pair):
+    pair.host.refusal = ErrorBody(code="busy", message="all places are taken")
+    options = client_options(transport="native", environ={})
+    with pytest.raises(EndpointFault, match=r"gave up after .*it is busy: .*places are taken"):
+        connect_env(str(pair.listener.address), options, limits=Limits(env_connect_s=0.2))

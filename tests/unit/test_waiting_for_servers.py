@@ -117,11 +117,15 @@ def test_a_name_service_that_is_not_there_yet_is_waited_for(monkeypatch, impatie
     assert "Temporary failure" in impatient.lines[0]
 
 
-def test_lanes_that_find_no_place_say_what_they_waited_for():
-    options = rollmesh.ServerOptions(max_sessions=1)
+@pytest.mark.parametrize(
+    ("queue_size", "said"),
+    [(64, "all its places are taken; we are number 1"), (0, "it is busy: all 1 places are taken")],
+)
+def test_lanes_that_find_no_place_say_what_they_waited_for_and_what_to_give(queue_size, said):
+    options = rollmesh.ServerOptions(max_sessions=1, queue_size=queue_size)
     limits = Limits(env_connect_s=0.5)
     with (
         rollmesh.EnvServer("CartPole-v1", "rollmesh+unix://", options) as server,
-        pytest.raises(EnvFailed, match="all its places are taken; we are number 1"),
+        pytest.raises(EnvFailed, match=f"{said}.* --max-sessions of num_envs or more"),
     ):
         rollmesh.evaluate("random", server.address, episodes=2, num_envs=2, limits=limits)

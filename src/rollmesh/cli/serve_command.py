@@ -139,7 +139,7 @@ def _serve(target: str, flags: ServeFlags, make: Callable[[list[str]], Server]) 
         if not announcer.is_told:
             return exit_codes.FAILED
         output.note("ended")
-        return exit_codes.OK
+        return exit_codes.FAILED if server.has_left_behind else exit_codes.OK
 
 
 class _Announcer(Readiness):

@@ -144,17 +144,19 @@ class Checker:
         if found is not None and len(found) > first:
             found[first:] = [(kind, path, (row,)) for kind, path, _ in found[first:]]
 
-    def wants(self, kind: str, path: str, *, refuse: bool = False) -> bool:
+    def wants(self, kind: str, path: str, *, refuse: bool = False, is_usual: bool = False) -> bool:
         """Return whether a finding of this kind would do anything, so that its text can be saved.
 
         Args:
             kind: Kind of the finding: `nan`, `bounds`, `dtype`, …
             path: Path below the root.
             refuse: Whether the finding would be passed to `note` with `refuse`.
+            is_usual: Whether it would be passed to `note` with `is_usual`.
         """
         if self.policy == "off":
             return refuse
-        return refuse or self.policy == "strict" or (kind, self.root + path) not in self._seen
+        is_refused = refuse or (self.policy == "strict" and not is_usual)
+        return is_refused or (kind, self.root + path) not in self._seen
 
     def note(
         self, kind: str, path: str, detail: str, *, refuse: bool = False, is_usual: bool = False
@@ -166,13 +168,14 @@ class Checker:
             path: Path below the root.
             detail: A sentence about it.
             refuse: Whether it is refused under every policy.
-            is_usual: Whether nothing has to be done about it: it is logged as an information.
+            is_usual: Whether nothing has to be done about it: it is logged as an information, and
+                no policy refuses it.
 
         Raises:
-            InvalidValue: The policy is `strict`, or `refuse` is set.
+            InvalidValue: The policy is `strict` and it is not usual, or `refuse` is set.
         """
         where = self.root + path
-        if refuse or self.policy == "strict":
+        if refuse or (self.policy == "strict" and not is_usual):
             raise InvalidValue(where, detail)
         if self.policy == "off":
             return

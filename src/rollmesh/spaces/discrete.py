@@ -10,6 +10,7 @@ It knows no space: a space passes what it declares.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from rollmesh.errors import InvalidValue
 from rollmesh.spaces.conformance import Checker
 from rollmesh.spaces.leaf_codec import Leaf, LeafSpec
 from rollmesh.spaces.leaves import ArrayLeaf
-from rollmesh.spaces.reading import Array, conform, read_array
+from rollmesh.spaces.reading import Array, conform, read_array, scores_hint
 
 _TABLE_SIZE = 4096
 """Values of a Discrete whose leaf is kept."""
@@ -46,6 +47,7 @@ class DiscreteLeaf(ArrayLeaf):
 
     def __init__(self, spec: LeafSpec, low: Array, high: Array) -> None:
         super().__init__(spec, low, high, is_integer_domain=True)
+        self.declared = replace(self.declared, scores_hint=scores_hint(int(self.low[()])))
         limits = np.iinfo(self.dtype)
         self._limits = (int(limits.min), int(limits.max))
         self._first = int(self.low[()])

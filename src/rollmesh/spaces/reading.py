@@ -36,11 +36,13 @@ class Declared:
         path: Path below the checker's root.
         dtype: Little-endian dtype.
         quiet: Do not report another integer dtype (Discrete and MultiBinary accept any).
+        scores_hint: What an error adds where fractions came: they may be scores of the values.
     """
 
     path: str
     dtype: np.dtype[Any]
     quiet: bool = False
+    scores_hint: str = ""
 
 
 def conform(value: Any, declared: Declared, shape: tuple[int, ...], checker: Checker) -> Array:
@@ -158,16 +160,13 @@ def _cast(array: Array, declared: Declared, checker: Checker, *, has_dtype: bool
         return _cast_to_float(array, declared, checker, has_dtype=has_dtype)
     where = checker.root + path
     if source.kind == "f":
-        _require_integral(array, target, where)
+        _require_integral(array, declared, where)
         if checker.wants("integral", path):
-            checker.note(
-                "integral",
-                path,
-                f"expected dtype {target}, got whole numbers as {source}; converted",
-            )
+            got = f"whole numbers as {source}"
+            checker.note("integral", path, _conversion_text(got, target, checker))
     _require_range(array, target, where)
     if has_dtype and source.kind != "f" and not declared.quiet and checker.wants("dtype", path):
-        checker.note("dtype", path, f"expected dtype {target}, got {source}; converted")
+        checker.note("dtype", path, _conversion_text(str(source), target, checker))
     return array.astype(target)
 
 
@@ -175,26 +174,57 @@ def _cast_to_float(array: Array, declared: Declared, checker: Checker, *, has_dt
     source, target, path = array.dtype, declared.dtype, declared.path
     with np.errstate(over="ignore", invalid="ignore"):
         result = array.astype(target)
-    if has_dtype and checker.wants("dtype", path):
-        # what NumPy computes is float64: actions of that are no mistake
-        is_usual = checker.refuses_nan and source.kind == "f"
-        detail = f"expected dtype {target}, got {source}; converted"
+    # what NumPy computes is float64: actions of that are no mistake
+    is_usual = checker.refuses_nan and source.kind == "f"
+    if has_dtype and checker.wants("dtype", path, is_usual=is_usual):
+        detail = _conversion_text(str(source), target, checker, is_done=is_usual)
         checker.note("dtype", path, detail, is_usual=is_usual)
     if checker.wants("overflow", path):
         lost = np.isinf(result) & np.isfinite(array)
         if np.any(lost):
             got = array[lost].flat[0].item()
-            checker.note("overflow", path, f"{got!r} is too large for {target}: becomes infinite")
+            becomes = "would become" if checker.policy == "strict" else "becomes"
+            checker.note("overflow", path, f"{got!r} is too large for {target}: {becomes} infinite")
     return result
 
 
-def _require_integral(array: Array, target: np.dtype[Any], where: str) -> None:
-    whole = np.isfinite(array) & (np.trunc(array) == array)
-    if not np.all(whole):
+def _conversion_text(
+    got: str, target: np.dtype[Any], checker: Checker, *, is_done: bool = False
+) -> str:
+    """Say that another dtype came, and what was done about it or has to be."""
+    is_refused = checker.policy == "strict" and not is_done
+    cure = f"convert it, for example .astype({target.name!r})" if is_refused else "converted"
+    return f"expected dtype {target}, got {got}; {cure}"
+
+
+def scores_hint(start: int) -> str:
+    """Return what an error says where scores of the actions may have come instead of an action.
+
+    Args:
+        start: The first action's number.
+    """
+    shift = f" + {start}" if start else ""
+    return (
+        "if these are scores of the actions, return the best one's number, as in "
+        f"int(np.argmax(scores)){shift}"
+    )
+
+
+def _require_integral(array: Array, declared: Declared, where: str) -> None:
+    finite = np.isfinite(array)
+    whole = finite & (np.trunc(array) == array)
+    if np.all(whole):
+        return
+    hint = declared.scores_hint if array.size > 1 and np.any(finite & ~whole) else ""
+    if np.all(finite):
         got = array[~whole].flat[0].item()
-        raise InvalidValue(
-            where, f"expected whole numbers for dtype {target}, got {got!r}; round it yourself"
-        )
+        cure = f"; {hint}, else round it yourself" if hint else "; round it yourself"
+    else:  # no rounding makes an action of NaN
+        got = array[~finite].flat[0].item()
+        cure = f"; {hint}" if hint else ""
+    raise InvalidValue(
+        where, f"expected whole numbers for dtype {declared.dtype}, got {got!r}{cure}"
+    )
 
 
 def _require_range(array: Array, target: np.dtype[Any], where: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollmesh.endpoint.envs.contracts import check_no_vec_env
 from rollmesh.endpoint.envs.dm_env import adapt_dm_env, is_dm_env
 from rollmesh.endpoint.envs.env_factory import EnvSource, find_source
 from rollmesh.endpoint.own_thread import OwnThread
@@ -204,6 +205,7 @@ class _Builder:
     def _make(self) -> Any:
         make = self._source.make
         env = self._source.instance if make is None else make(0)
+        check_no_vec_env(env, "env", "the factory returned")
         return adapt_dm_env(env, OnceReporter(self._report.warn)) if is_dm_env(env) else env
 
 

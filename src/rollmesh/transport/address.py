@@ -34,6 +34,10 @@ Use: TypeAlias = Literal["bind", "connect"]
 LONGEST_UNIX_PATH = 103 if sys.platform == "darwin" else 107
 """Bytes that a socket path may have; the kernel's own limit."""
 
+_WANTED = (
+    "host:port or unix:///path (gRPC), rollmesh+tcp://host:port or rollmesh+unix:///path (our own "
+    "frames)"
+)
 _LAST_PORT = 65535
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOOPBACK = re.compile(r"127(\.\d{1,3}){3}")
@@ -90,8 +94,12 @@ class Address:
 
 
 def _check_text(text: object) -> None:
+    if isinstance(text, int) and not isinstance(text, bool):
+        raise InvalidSpec("address", f'wants a text, got an int; write "127.0.0.1:{text}"')
     if not isinstance(text, str):
         raise InvalidSpec("address", f"wants a text, got {type(text).__name__}")
+    if not text:
+        raise InvalidSpec("address", f"is missing: {_WANTED}")
 
 
 def parse_address(text: str, use: Use = "connect") -> Address:
@@ -135,11 +143,7 @@ def _tcp(protocol: Protocol, rest: str, text: str, use: Use) -> Address:
     if not colon or not port_text.isascii() or not port_text.isdigit():
         if "://" in text:
             raise _bad(text, f"wants host:port after {text.partition('://')[0]}://")
-        raise _bad(
-            text,
-            "wants host:port or unix:///path (gRPC), rollmesh+tcp://host:port or "
-            "rollmesh+unix:///path (our own frames)",
-        )
+        raise _bad(text, f"wants {_WANTED}")
     port = int(port_text) if len(port_text) <= len(str(_LAST_PORT)) else _LAST_PORT + 1
     if port > _LAST_PORT or (port == 0 and use == "connect"):
         least = 0 if use == "bind" else 1

@@ -27,7 +27,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rollmesh.errors import ConnectionLost, TransportTimeout
 from rollmesh.limits import SIZE_LIMITS
@@ -42,6 +42,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _logger = logging.getLogger(__name__)
+
+
+class Turn(Protocol):
+    """A lock, reentrant or not."""
+
+    def acquire(self, *, timeout: float = -1) -> bool:
+        """Take it; return whether that came about in time."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,16 +127,58 @@ class Connection(ABC):
     def share(self, processes: int) -> None:  # noqa: B027 - most never spin
         """Take note that so many processes take turns in what goes on here, says the client."""
 
+    def keep_parts(self) -> bool:
+        """Let a `receive` that comes to its deadline leave what it has to the next one.
+
+        Returns:
+            Whether that can be: else a `receive` with a deadline may be the last one.
+        """
+        return False
+
+    def is_gone(self) -> bool:
+        """Whether the other end has left, as far as one can see without waiting. Any thread may."""
+        return not self.is_open
+
     @abstractmethod
     def send(self, message: Message, timeout_s: float | None = None) -> int:
         """Send a message; return the bytes it took. Any thread may.
 
-        The leaves may be changed again when this returns.
+        The leaves may be changed again when this returns. The limit counts from here on, also
+        while another thread is still sending.
 
         Raises:
             WireError: The message has no form on the wire; nothing was sent.
             ConnectionLost: The peer is gone, or this end was shut down.
-            TransportTimeout: The peer did not take it in time; the connection is of no more use.
+            TransportTimeout: The peer did not take it in time, and the connection is of no more
+                use; or, where it is (`is_usable`), others were sending all the time, and nothing
+                of it was sent.
+        """
+
+    def post(self, message: Message) -> bool:
+        """Send a message without waiting for the peer to take it. Any thread may.
+
+        What the peer does not take at once is kept, in order, for `flush`. The leaves may be
+        changed again when this returns.
+
+        Returns:
+            False where something was left and nobody sees to it: `flush`, on another thread.
+
+        Raises:
+            WireError: As `send`.
+            ConnectionLost: As `send`.
+        """
+        self.send(message)  # most never wait
+        return True
+
+    def flush(self, timeout_s: float | None = None) -> None:  # noqa: B027 - most keep nothing
+        """Send what `post` left. Meanwhile others may `send` and `post`: theirs comes after it.
+
+        Args:
+            timeout_s: How long the peer may take nothing at all.
+
+        Raises:
+            ConnectionLost: As `send`.
+            TransportTimeout: The peer took nothing for so long; the connection is of no more use.
         """
 
     @abstractmethod
@@ -202,6 +252,20 @@ class Connection(ABC):
         return TransportTimeout(
             self.address, detail, timeout_s=timeout_s or 0.0, is_usable=is_usable
         )
+
+    def _take_turn(self, lock: Turn, timeout_s: float | None) -> float | None:
+        """Acquire the lock of those who send; return what is left of the limit.
+
+        Raises:
+            TransportTimeout: Others had it all the time; nothing has happened.
+        """
+        if timeout_s is None:
+            lock.acquire()
+            return None
+        begun = time.monotonic()
+        if not lock.acquire(timeout=max(0.0, timeout_s)):
+            raise self._late("others are still sending", timeout_s, is_usable=True)
+        return max(0.0, timeout_s - (time.monotonic() - begun))
 
     def _lost(self, detail: str) -> ConnectionLost:
         """Return the error of a connection that is gone; the first reason counts."""

@@ -59,6 +59,8 @@ class ServerCall(ABC):
 
     metadata: Metadata
     peer: str
+    can_pause: bool = True
+    """Whether a `read` that comes too late leaves the call as it was."""
 
     @abstractmethod
     def open(self) -> None:
@@ -110,6 +112,8 @@ class PlainCall(ServerCall):
         context: Of the call.
         respond: Sends a message; None ends the call.
     """
+
+    can_pause = False
 
     def __init__(
         self, requests: Iterator[bytes], context: Any, respond: Callable[[bytes | None], None]

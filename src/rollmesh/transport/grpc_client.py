@@ -103,6 +103,13 @@ class GrpcConnection(Connection):
         return "gRPC"
 
     def send(self, message: Message, timeout_s: float | None = None) -> int:
+        return self._say(message, timeout_s)
+
+    def post(self, message: Message) -> bool:
+        self._say(message, None, is_posted=True)
+        return True  # whoever receives sees to it
+
+    def _say(self, message: Message, timeout_s: float | None, *, is_posted: bool = False) -> int:
         if self._end_reason is not None:
             raise self._lost("closed")
         stream, speech = self._stream, self._speech
@@ -118,12 +125,18 @@ class GrpcConnection(Connection):
         if not data:
             return 0
         try:
-            stream.send(data, math.inf if timeout_s is None else time.monotonic() + timeout_s)
+            if is_posted:
+                stream.post(data)
+            else:
+                stream.send(data, math.inf if timeout_s is None else time.monotonic() + timeout_s)
         except StreamEnded as end:
             raise self._lost(str(end)) from None
         except StreamLate:
             self._end("a message could not be sent in time")
             raise self._late("a message could not be sent", timeout_s, is_usable=False) from None
+        except BaseException:  # Ctrl-C: nobody knows what the call has heard of
+            self._end("interrupted while sending")
+            raise
         return len(data)
 
     def receive(self, timeout_s: float | None = None) -> Message:
@@ -244,7 +257,7 @@ class GrpcConnection(Connection):
             self._ready.append(Message(Kind.WELCOME, request_id, self._welcome(said)))
             return
         self._join(request_id, said, hello.session_id)
-        if not said.dialect.details and not self._configure(request_id, expiry):
+        if not said.dialect.details and not self._configure(request_id, expiry, timeout_s):
             return
         if not self._hello_id:
             self._ready.append(Message(Kind.WELCOME, request_id, self._welcome(said)))
@@ -275,7 +288,7 @@ class GrpcConnection(Connection):
         if self._end_reason is not None:
             self._stream.cancel()
 
-    def _configure(self, request_id: int, expiry: float) -> bool:
+    def _configure(self, request_id: int, expiry: float, timeout_s: float | None) -> bool:
         """Fix the edition of a released env's session: its answer says that we are let in."""
         stream, speech = self._stream, self._speech
         if self._service != "env" or stream is None or speech is None:
@@ -286,7 +299,7 @@ class GrpcConnection(Connection):
             reply = speech.read(stream.receive(expiry))
         except StreamLate:
             self._lost("its welcome came too late")
-            raise self._late("no welcome came", None, is_usable=False) from None
+            raise self._late("no welcome came", timeout_s, is_usable=False) from None
         except StreamEnded as end:
             self._ready.append(self._refusal(request_id, end))
             return False

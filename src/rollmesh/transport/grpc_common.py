@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rollmesh.errors import ConnectFailed, TlsFailed
+from rollmesh.errors import ConnectFailed, TlsFailed, Unheard, WrongPeer
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.ports import EnvContract
 from rollmesh.spaces.codec import Codec
@@ -96,6 +96,9 @@ _NO_TLS = "WRONG_VERSION_NUMBER"
 _HUNG_UP = re.compile("Secure read failed|Socket closed|reset by peer", re.IGNORECASE)
 """Said of a server that ended the connection, which one does that misses a certificate: in TLS 1.3
 after the client's side of the handshake is done. Which of them is a matter of moments."""
+_NO_HTTP2 = "Expected SETTINGS frame as the first frame"
+_UNHEARD = re.compile(f"{_HUNG_UP.pattern}|before receiving SETTINGS", re.IGNORECASE)
+"""Said of a server that takes connections, and then no word of gRPC."""
 _UNREACHED = frozenset({"UNAVAILABLE", "CANCELLED", "UNKNOWN", "INTERNAL", "ABORTED"})
 
 
@@ -141,7 +144,13 @@ def unreached(address: str, details: str, *, with_tls: bool) -> ConnectFailed:
         hint = "does it want a certificate of ours (tls_client_cert), from a CA that it believes?"
     else:
         hint = "does it use TLS?"
-    return ConnectFailed(address, f"{details}; is the server running, does it speak gRPC, {hint}")
+    frames = f"If it speaks rollmesh's own frames, its address is rollmesh+{address}"
+    if _NO_HTTP2 in details:
+        return WrongPeer(address, f"{details}; does it speak gRPC, {hint} {frames}")
+    detail = f"{details}; is the server running, does it speak gRPC, {hint}"
+    if _UNHEARD.search(details):
+        return Unheard(address, f"{detail} {frames}")
+    return ConnectFailed(address, detail)
 
 
 def target_of(address: Address) -> str:

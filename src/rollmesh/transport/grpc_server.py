@@ -76,8 +76,17 @@ class GrpcServerConnection(Connection):
 
     # ------------------------------------------------------------------------ interface
 
+    def keep_parts(self) -> bool:
+        return self._call.can_pause
+
+    def is_gone(self) -> bool:
+        return self._end_reason is not None or self._is_gone or not self._call.look()
+
     def send(self, message: Message, timeout_s: float | None = None) -> int:
-        with self._lock:
+        lock = self._lock
+        if not lock.acquire(blocking=False):
+            timeout_s = self._take_turn(lock, timeout_s)
+        try:
             if self._end_reason is not None:
                 raise self._lost("closed")
             if self._is_gone:
@@ -96,6 +105,8 @@ class GrpcServerConnection(Connection):
             if not speech.is_waited_for:
                 self._all_said.set()
             return size
+        finally:
+            lock.release()
 
     def receive(self, timeout_s: float | None = None) -> Message:
         ready = self._ready
@@ -184,7 +195,10 @@ class GrpcServerConnection(Connection):
     def _queued(self, body: Welcome) -> int:
         if not self.is_foreign:
             return self._put(self._welcome(body, None), None)
-        if self._patience is None:
+        if body.detail:  # it has a place, which it may wait for
+            if self._patience is not None:
+                self._patience.cancel()
+        elif self._patience is None:
             timer = self._patience = threading.Timer(_PATIENCE_S, self._out_of_patience)
             timer.daemon = True
             timer.start()

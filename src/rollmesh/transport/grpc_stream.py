@@ -93,6 +93,17 @@ class JoinStream(ABC):
         """
 
     @abstractmethod
+    def post(self, data: bytes) -> bool:
+        """Send a message without waiting for anybody.
+
+        Returns:
+            Whether it is under way; else it will be once somebody receives.
+
+        Raises:
+            StreamEnded: The call is over.
+        """
+
+    @abstractmethod
     def receive(self, expiry: float = math.inf) -> bytes:
         """Return the next message.
 
@@ -132,7 +143,8 @@ class JoinStream(ABC):
     def look(self, now: float) -> None:
         """Nudge the connection, unless the wait ended meanwhile.
 
-        It is then looked at once more all the same, for the next wait may have begun.
+        It is then looked at again all the same, after longer and longer pauses, until the next wait
+        has ended: that one may have begun just now.
         """
         channel = self._nudged
         self._pause_s = next_pause(self._pause_s)
@@ -169,9 +181,13 @@ class PlainStream(JoinStream):
 
     def send(self, data: bytes, expiry: float = math.inf) -> None:
         del expiry  # the queue has room
+        self.post(data)
+
+    def post(self, data: bytes) -> bool:
         if self._end is not None:
             raise self._end
         self._requests.put(data)
+        return True
 
     def receive(self, expiry: float = math.inf) -> bytes:
         self._begin_wait(expiry)
@@ -256,14 +272,19 @@ class DirectStream(JoinStream):
         self._next_event = self._call.next_event
         WATCHDOG.watch(self)
 
-    def send(self, data: bytes, expiry: float = math.inf) -> None:
+    def post(self, data: bytes) -> bool:
         with self._lock:
             if self._status is not None:
                 raise self._status
             if not self._is_sending:
                 self._start_send(data)
-                return
+                return True
             self._waiting.append(data)
+            return False
+
+    def send(self, data: bytes, expiry: float = math.inf) -> None:
+        if self.post(data):
+            return
         if self._reading.acquire(blocking=False):  # nobody else takes events
             try:
                 self._wait(expiry, lambda: not self._waiting)

@@ -35,10 +35,21 @@ class MemoryConnection(Connection):
         self._incoming = incoming
         self._outgoing = outgoing
         self._send_lock = threading.Lock()
+        self._other_end: Connection = self
+
+    def join(self, other_end: MemoryConnection) -> None:
+        """Take note of the other end, and let it take note of this one."""
+        self._other_end, other_end._other_end = other_end, self
 
     @property
     def path(self) -> str:
         return "native frames within this process"
+
+    def keep_parts(self) -> bool:
+        return True  # messages come whole
+
+    def is_gone(self) -> bool:
+        return not (self.is_open and self._other_end.is_open)
 
     def send(self, message: Message, timeout_s: float | None = None) -> int:
         del timeout_s  # the queue has room
@@ -130,8 +141,11 @@ class MemoryListener(Listener):
         """Return the other end of a new connection."""
         ours, theirs = queue.SimpleQueue[_Item](), queue.SimpleQueue[_Item]()
         name = str(self.address)
-        self._waiting.put(MemoryConnection(name, self._options, theirs, ours))
-        return MemoryConnection(name, options, ours, theirs)
+        here = MemoryConnection(name, self._options, theirs, ours)
+        there = MemoryConnection(name, options, ours, theirs)
+        there.join(here)
+        self._waiting.put(here)
+        return there
 
 
 _lock = threading.Lock()
@@ -162,6 +176,7 @@ def memory_pair(
         MemoryConnection(name, options, ours, theirs),
         MemoryConnection(name, options, theirs, ours),
     )
+    ends[0].join(ends[1])
     for end in ends:
         end.admit()
     return ends

@@ -25,11 +25,15 @@ from rollmesh.transport.receiving import Receiver
 from rollmesh.transport.security import Peer, peer_of
 from rollmesh.transport.shared_memory import Ring
 from rollmesh.transport.spin import Spinner
-from rollmesh.transport.stream import Stream, open_stream
+from rollmesh.transport.stream import Stream, is_hung_up, open_stream, remaining
 from rollmesh.wire.frames import HEADER_BYTES, Frame
 from rollmesh.wire.messages import Message
 
 _MOST_DRAINED = 64
+_MOMENT_S = 0.002
+"""How long `post` waits for a peer that is just reading, before it leaves the rest to `flush`."""
+_LOOK_S = 1.0
+_INTERRUPTED = "interrupted while sending"
 _clock = time.monotonic
 
 
@@ -73,6 +77,8 @@ class NativeConnection(Connection):
         self._send_lock = threading.RLock()
         self._receive_lock = threading.RLock()
         self._threshold = options.shared_threshold_bytes
+        self._unsent: list[memoryview] = []
+        """What `post` left for `flush`, in order."""
         self.keeps_parts = False
 
     @property
@@ -103,6 +109,13 @@ class NativeConnection(Connection):
         super().admit()
         self._receiver.most_bytes = self.most_bytes
 
+    def keep_parts(self) -> bool:
+        self.keeps_parts = True
+        return True
+
+    def is_gone(self) -> bool:
+        return self._end_reason is not None or is_hung_up(self._sock)
+
     def share(self, processes: int) -> None:
         if self.peer is not Peer.STRANGER:  # others have cores of their own
             self._spinner.share(processes)
@@ -110,35 +123,114 @@ class NativeConnection(Connection):
     # ---------------------------------------------------------------------------- send
 
     def send(self, message: Message, timeout_s: float | None = None) -> int:
+        lock = self._send_lock
+        if not lock.acquire(blocking=False):
+            timeout_s = self._take_turn(lock, timeout_s)
+        try:
+            if self._end_reason is not None:
+                raise self._lost("closed")
+            if self._unsent:
+                self._clear_unsent(timeout_s)
+            try:
+                data = self.framing.quick(message)
+                if data is not None:
+                    return self._write_all([data], len(data), timeout_s)
+                parts, on_socket, total = self._parts_of(message)
+                self._write_all(parts, on_socket, timeout_s)
+            except BaseException as error:
+                self._look_at(error)
+                raise
+            return total
+        finally:
+            lock.release()
+
+    def post(self, message: Message) -> bool:
         with self._send_lock:
             if self._end_reason is not None:
                 raise self._lost("closed")
-            data = self.framing.quick(message)
-            if data is not None:
-                return self._write([data], len(data), timeout_s)
-            frame = self.framing.encode(message)
-            total = on_socket = HEADER_BYTES + frame.payload_bytes + len(frame.section)
-            parts = None
-            if frame.payload_bytes >= self._threshold and self._ring is not None:
-                parts = self._share(frame, self._ring)
-            if parts is None:
-                parts = [frame.header(), *frame.parts]
-            else:
-                on_socket -= frame.payload_bytes
-            if frame.section:
-                parts.append(frame.section)
-            self._write(parts, on_socket, timeout_s)
-            return total
+            try:
+                data = self.framing.quick(message)
+                if data is None:
+                    parts, on_socket, _ = self._parts_of(message)
+                else:
+                    parts, on_socket = [data], len(data)
+                unsent = self._unsent
+                sent = 0 if unsent else self._write(parts, on_socket, _MOMENT_S)
+                if sent == on_socket:
+                    return True
+                # a copy: the leaves are the caller's again
+                unsent.append(memoryview(b"".join(remaining(parts, sent))))
+            except BaseException as error:
+                self._look_at(error)
+                raise
+            return len(unsent) > 1
 
-    def _write(self, parts: list[Any], total: int, timeout_s: float | None) -> int:
-        try:
-            written = self._stream.write(parts, total, timeout_s)
-        except OSError as error:
-            raise self._broken(f"the connection broke while sending: {error}") from error
-        if written != total:
+    def flush(self, timeout_s: float | None = None) -> None:
+        waits = self._stream.wait_for_room
+        expiry = None if timeout_s is None else _clock() + timeout_s
+        while True:
+            with self._send_lock:
+                if self._end_reason is not None:
+                    raise self._lost("closed")
+                if self._unsent and self._write_unsent(0.0) and timeout_s is not None:
+                    expiry = _clock() + timeout_s
+                if not self._unsent:
+                    return
+            # without the lock: nobody who posts waits for the peer
+            left_s = _LOOK_S if expiry is None else min(_LOOK_S, expiry - _clock())
+            if left_s <= 0.0:
+                self._broken("the peer takes nothing any more")
+                raise self._late("the peer took nothing", timeout_s, is_usable=False)
+            waits(left_s)
+
+    def _parts_of(self, message: Message) -> tuple[list[Any], int, int]:
+        """Return a message as buffers, their bytes on the socket, and those in all."""
+        frame = self.framing.encode(message)
+        total = on_socket = HEADER_BYTES + frame.payload_bytes + len(frame.section)
+        parts = None
+        if frame.payload_bytes >= self._threshold and self._ring is not None:
+            parts = self._share(frame, self._ring)
+        if parts is None:
+            parts = [frame.header(), *frame.parts]
+        else:
+            on_socket -= frame.payload_bytes
+        if frame.section:
+            parts.append(frame.section)
+        return parts, on_socket, total
+
+    def _write_all(self, parts: list[Any], total: int, timeout_s: float | None) -> int:
+        if self._write(parts, total, timeout_s) != total:
             self._broken("a message was cut at its deadline")
             raise self._late("the peer did not take a message", timeout_s, is_usable=False)
         return total
+
+    def _write(self, parts: list[Any], total: int, timeout_s: float | None) -> int:
+        """Write what the peer takes in time; return the bytes written."""
+        try:
+            return self._stream.write(parts, total, timeout_s)
+        except OSError as error:
+            raise self._broken(f"the connection broke while sending: {error}") from error
+        except BaseException:
+            self._broken(_INTERRUPTED)
+            raise
+
+    def _clear_unsent(self, timeout_s: float | None) -> None:
+        self._write_unsent(timeout_s)
+        if self._unsent:
+            what = "the peer did not take what goes before"
+            raise self._late(what, timeout_s, is_usable=True)
+
+    def _write_unsent(self, timeout_s: float | None) -> bool:
+        """Write of what `post` left what the peer takes in time; return whether it took any."""
+        unsent = self._unsent
+        sent = self._write(list(unsent), sum([len(one) for one in unsent]), timeout_s)
+        self._unsent = remaining(unsent, sent)
+        return sent > 0
+
+    def _look_at(self, error: BaseException) -> None:
+        """Break a connection on which sending was interrupted: the peer may have half of it."""
+        if not isinstance(error, Exception):
+            self._broken(_INTERRUPTED)
 
     def _share(self, frame: Frame, ring: Ring) -> list[Any] | None:
         """Put the payload into shared memory and return the header; None where it cannot be."""
@@ -148,11 +240,15 @@ class NativeConnection(Connection):
         if slot is None:
             return None
         view, place = slot.view, 0
-        for part in frame.parts:
-            data = part if isinstance(part, bytes) else memoryview(part).cast("B")
-            size = len(data)
-            view[place : place + size] = data
-            place += size
+        try:
+            for part in frame.parts:
+                data = part if isinstance(part, bytes) else memoryview(part).cast("B")
+                size = len(data)
+                view[place : place + size] = data
+                place += size
+        except BaseException:  # nothing of it is sent
+            ring.give_back(slot)
+            raise
         return [frame.header(slot.index, slot.page, is_shared=True)]
 
     # ------------------------------------------------------------------------- receive

@@ -31,6 +31,7 @@ from rollmesh.wire.frames import (
     SHARED,
     TAIL,
     Header,
+    check_start,
     read_header,
 )
 from rollmesh.wire.framing import Framing
@@ -141,7 +142,9 @@ class Receiver:
                 message.lease = lease
                 return message
             self.end = count
-        while self.end - self.start < HEADER_BYTES:
+        while (held := self.end - self.start) < HEADER_BYTES:
+            if held:  # a stranger may send less than that, and then wait for us
+                check_start(self.inbox[self.start])
             self._more(expiry)
         return self._receive_rest(read_header(self.inbox, self.start, self.most_bytes), expiry)
 

@@ -39,6 +39,7 @@ _SEND_FLAGS = _NO_SIGNAL | _DONT_WAIT
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds of silence, between probes, and probes without an answer; the first two names are one
 option on different systems."""
+_HANG_UP = getattr(select, "POLLRDHUP", 0)
 _BUSY = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -74,6 +75,10 @@ class Stream(Protocol):
 
     def write(self, parts: list[Any], total: int, timeout_s: float | None) -> int:
         """Write all; returns the bytes written, fewer than `total` only where the time is over."""
+        ...
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until more can be written, or the end, or the time is over."""
         ...
 
     def shutdown(self) -> None:
@@ -140,6 +145,9 @@ class SocketStream:
     def _send_some(self, views: list[memoryview]) -> int:
         return self._sock.sendmsg(views, (), _SEND_FLAGS)
 
+    def wait_for_room(self, timeout_s: float) -> None:
+        _wait_for_room(self._sock, timeout_s)
+
     def shutdown(self) -> None:
         _shutdown(self._sock)
 
@@ -204,6 +212,9 @@ class WrappedStream:
         with self._lock:
             return self._sock.send(views[0])
 
+    def wait_for_room(self, timeout_s: float) -> None:
+        _wait_for_room(self._sock, timeout_s)
+
     def shutdown(self) -> None:
         _shutdown(self._sock)
 
@@ -234,6 +245,21 @@ def _keep_alive(sock: socket.socket) -> None:
         if option is not None:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def is_hung_up(sock: socket.socket) -> bool:
+    """Return whether the peer of a socket sends no more; what came before may still be unread."""
+    try:
+        events = select.poll()
+        events.register(sock, _HANG_UP)
+        if events.poll(0):
+            return True
+        # of the plain socket: the one of a TLS socket cannot look ahead
+        return not _HANG_UP and not socket.socket.recv(sock, 1, socket.MSG_PEEK | _DONT_WAIT)
+    except BlockingIOError:
+        return False
+    except (OSError, ValueError):  # it is closed
+        return True
 
 
 def remaining(parts: Sequence[Any], sent: int) -> list[memoryview]:
@@ -273,6 +299,13 @@ def _write_rest(
             if not writable.poll(None if left_s is None else left_s * 1000.0):
                 break
     return total
+
+
+def _wait_for_room(sock: socket.socket, timeout_s: float) -> None:
+    writable = select.poll()
+    with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+        writable.register(sock, select.POLLOUT)
+        writable.poll(timeout_s * 1000.0)
 
 
 def _shutdown(sock: socket.socket) -> None:

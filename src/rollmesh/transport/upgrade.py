@@ -23,7 +23,7 @@ import stat
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -39,9 +39,11 @@ from rollmesh.transport.address import Address, is_loopback, parse_address
 from rollmesh.transport.connection import DEFAULT_OPTIONS, Connection, ConnectionOptions
 from rollmesh.transport.dialing import CONNECT_S, dial
 from rollmesh.transport.security import TlsClient, Token, client_wrap
+from rollmesh.wire.messages import Cancel, ErrorBody, Kind, Message
 
 if TYPE_CHECKING:
     from rollmesh.transport.grpc_client import GrpcConnection
+    from rollmesh.wire.handshake import Offer
 
 _logger = logging.getLogger(__name__)
 
@@ -55,7 +57,6 @@ TCP_FACT = "rollmesh.native.tcp"
 _ANY_HOST = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - nothing is bound here
 _NATIVE_S = 2.0
 """How long one native address is tried before the next."""
-_NONE_NAMED = "the server names no native address"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,18 @@ class Path:
     kind: str
     address: str
     reason: str
+
+
+class HandshakeRefused(ConnectFailed):
+    """The server refused us before it said where its native listeners are.
+
+    Attributes:
+        refusal: Its words.
+    """
+
+    def __init__(self, address: str, refusal: ErrorBody) -> None:
+        super().__init__(address, f"the server refused us ({refusal.code}): {refusal.message}")
+        self.refusal = refusal
 
 
 @functools.cache
@@ -118,7 +131,7 @@ def choose_path(
 
     Raises:
         ConnectFailed: Nobody answered in time, or not over the path that was forced; `NoPath`
-            where there is no such path.
+            where there is no such path, `HandshakeRefused` where we are not told of one.
         InvalidSpec: The transport and the address contradict each other.
     """
     if address.protocol != "grpc":
@@ -134,41 +147,71 @@ def choose_path(
     try:
         if transport == "grpc":
             return _path(grpc, address, "gRPC was asked for")
-        native, reason = _native(
-            grpc, address, service, expiry, options=options, token=token, tls=tls
-        )
-    except (TransportError, TransportTimeout, WireError) as error:
-        grpc.close()
-        raise ConnectFailed(str(address), f"the handshake failed: {error}") from error
+        said = _describe(grpc, address, service, expiry, token)
+        native, reason = _native(said, address, expiry, options=options, tls=tls)
     except BaseException:
         grpc.close()
         raise
-    if native is not None:
-        grpc.close()
-        return native
-    if transport == "native":
-        grpc.close()
-        kind = NoPath if reason is _NONE_NAMED else ConnectFailed
-        raise kind(str(address), f"no native path to the server: {reason}")
-    return _path(grpc, address, reason)
+    if native is None and transport != "native":
+        return _path(grpc, address, reason)
+    grpc.close()
+    if native is None:
+        raise _no_path(said, address, reason)
+    return native
+
+
+def speaks_frames(address: Address, *, tls: TlsClient | None, timeout_s: float) -> bool:
+    """Tell whether a server of ours listens at a gRPC address for its own frames.
+
+    No place is taken there, and no token sent: the answer to what is no hello is enough.
+    """
+    native = replace(address, protocol="native")
+    try:
+        wrap = client_wrap(tls, native.host) if native.family == "tcp" else None
+        with dial(native, timeout_s=timeout_s, wrap=wrap) as connection:
+            connection.call(Message(Kind.CANCEL, 1, Cancel(reason="knocked")), timeout_s)
+    except (TransportError, TransportTimeout, WireError):
+        return False
+    return True
+
+
+def _describe(
+    grpc: GrpcConnection, address: Address, service: Service, expiry: float, token: Token | None
+) -> Offer | ErrorBody:
+    secret = "" if token is None else token.secret
+    limit_s = max(0.001, expiry - time.monotonic())
+    try:
+        return grpc.describe(service, token=secret, timeout_s=limit_s)
+    except (TransportError, TransportTimeout, WireError) as error:
+        raise ConnectFailed(str(address), f"the handshake failed: {error}") from error
+
+
+def _no_path(said: Offer | ErrorBody, address: Address, reason: str) -> ConnectFailed:
+    """Return why there is no native path."""
+    if isinstance(said, ErrorBody):
+        return HandshakeRefused(str(address), said)
+    kind = ConnectFailed if _names_native(said) else NoPath
+    return kind(str(address), f"no native path to the server: {reason}")
+
+
+def _names_native(said: Offer) -> bool:
+    return UNIX_FACT in said.peer.extra or TCP_FACT in said.peer.extra
 
 
 def _native(
-    grpc: GrpcConnection,
+    said: Offer | ErrorBody,
     address: Address,
-    service: Service,
     expiry: float,
     *,
     options: ConnectionOptions,
-    token: Token | None,
     tls: TlsClient | None,
 ) -> tuple[Path | None, str]:
     """Return the native path, if there is one, and else why not."""
-    secret = "" if token is None else token.secret
-    said = grpc.describe(service, token=secret, timeout_s=max(0.001, expiry - time.monotonic()))
-    facts: Mapping[str, str] = getattr(getattr(said, "peer", None), "extra", {})
-    if UNIX_FACT not in facts and TCP_FACT not in facts:
-        return None, _NONE_NAMED
+    if isinstance(said, ErrorBody):
+        return None, f"the server refuses us ({said.code})"
+    if not _names_native(said):
+        return None, "the server names no native address"
+    facts = said.peer.extra
     reasons: list[str] = []
     for candidate, why in _candidates(facts, address):
         if isinstance(candidate, str):

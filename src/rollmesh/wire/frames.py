@@ -193,6 +193,16 @@ def header_prefix(header: Header) -> bytes:
     )[:PREFIX_BYTES]  # fmt: skip
 
 
+def check_start(first: int) -> None:
+    """Refuse the first byte of what is no message, before the rest of a header has come.
+
+    Raises:
+        WireError: It is.
+    """
+    if first != MAGIC:
+        raise _no_header(first, VERSION, 0, 0)
+
+
 def _no_header(magic: int, version: int, kind: int, flags: int) -> WireError:
     if magic != MAGIC:
         return WireError(

@@ -79,7 +79,7 @@ class Offer:
         preferred_edition: The edition it wants (WANT); empty wants the newest it can.
         session_id: The session to resume, or that was given.
         is_compatible: A server's verdict.
-        error: Why not, in the server's words.
+        error: Why not, in the server's words; or what a client with a position waits for.
         position: Place in the server's queue; 0 is admitted.
         is_resumed: Whether the session asked for is the one given.
     """

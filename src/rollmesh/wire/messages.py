@@ -95,9 +95,9 @@ class Welcome(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     Attributes:
         generation: `GENERATION` of the server.
         is_compatible: Whether the two can talk.
-        detail: Why not, in a sentence.
+        detail: Why not, in a sentence; with a position, what is waited for if not the queue.
         session_id: The session, new or resumed.
-        position: Place in the queue; 0 means admitted.
+        position: Place in the queue; 0 means admitted, and no further welcome comes.
         is_resumed: Whether the session asked for is the one given.
         capabilities: What the server can do.
         peer: Who it is; advisory.

@@ -96,7 +96,7 @@ def write_welcome(
     base.session_id = said.session_id
     base.position = said.position
     base.is_resumed = said.is_resumed
-    if not said.is_compatible:
+    if said.error or not said.is_compatible:
         base.error_message = said.error
     _write_common(said, base)
     if contract is not None and dialect is not None:

@@ -18,7 +18,7 @@ import ssl
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NoReturn, TypeAlias
 
 from rollmesh.endpoint.clients.client_options import ClientOptions, refusal_hint, silence_hint
 from rollmesh.endpoint.identity import PROCESSES_FACT, who_we_are
@@ -30,12 +30,14 @@ from rollmesh.errors import (
     NoPath,
     TlsFailed,
     TransportTimeout,
+    Unheard,
     WireError,
+    WrongPeer,
 )
 from rollmesh.transport.address import Address
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.security import check_dial, client_wrap
-from rollmesh.transport.upgrade import choose_path
+from rollmesh.transport.upgrade import HandshakeRefused, choose_path, speaks_frames
 from rollmesh.wire.handshake import EDITION, EDITIONS
 from rollmesh.wire.messages import GENERATION, ErrorBody, Hello, Kind, Message, Welcome
 
@@ -53,6 +55,9 @@ _HELLO_S = 10.0
 """How long a welcome is waited for before another connection is tried: at first, and at most. One
 that was cut on the way may not tell, and there is nothing to lose yet.
 """
+_KNOCK_S = 0.5
+_MOST_TOLD = 200
+_ALL_TAKEN = "all its places are taken"
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 _UNKNOWN_HOST = frozenset(
@@ -71,6 +76,10 @@ class ConnectRefused(EndpointFault):
     def __init__(self, detail: str, *, code: str) -> None:
         super().__init__(detail, outcome="not_done")
         self.code = code
+
+
+class NoPlace(EndpointFault):
+    """The server had no place for us for as long as we waited; nothing was done."""
 
 
 class Interrupted(Exception):  # noqa: N818 - never leaves the client
@@ -139,6 +148,7 @@ class Door:
         expiry = None if timeout_s is None else begun + timeout_s
         pause_s, hello_s = _FIRST_PAUSE_S, _FIRST_HELLO_S
         known: _NotNow | None = None
+        has_knocked = False
         with contextlib.ExitStack() as stack:
             while True:
                 try:
@@ -149,6 +159,9 @@ class Door:
                     known = known if known is not None and is_cut else failure
                     if expiry is not None and now + pause_s >= expiry:
                         raise self._given_up(known, now - begun) from known.__cause__
+                    if not has_knocked and isinstance(failure.__cause__, Unheard):
+                        has_knocked = True
+                        self._check_scheme(expiry)
                     if pause_s == _FIRST_PAUSE_S:
                         self._check_host()
                         stack.enter_context(self._telling(failure, expiry))
@@ -184,6 +197,16 @@ class Door:
                     f"no host is called {address.host!r}", f"{error}; look at its spelling"
                 ) from error
 
+    def _check_scheme(self, expiry: float | None) -> None:
+        """Refuse the address of a server's own frames, dialled as if it spoke gRPC."""
+        limit_s = _left(expiry, _KNOCK_S) or _KNOCK_S
+        if speaks_frames(self.address, tls=self.options.tls, timeout_s=limit_s):
+            raise self._refused(
+                "what answers there does not speak gRPC",
+                "it is a rollmesh server's address for its own frames; write "
+                f"rollmesh+{self.address}",
+            )
+
     @contextlib.contextmanager
     def _telling(self, failure: _NotNow, expiry: float | None) -> Generator[None, None, None]:
         """Say what is waited for, once where many lanes wait for the same server."""
@@ -215,8 +238,12 @@ class Door:
                 tls=self.options.tls,
                 timeout_s=_left(expiry, _ATTEMPT_S) or _ATTEMPT_S,
             ).connection
+        except HandshakeRefused as error:
+            self._raise_refusal(error.refusal)
         except NoPath as error:
             raise self._refused("transport is native", f"{error}; leave it at auto") from error
+        except WrongPeer as error:
+            raise self._refused("what answers there does not speak gRPC", str(error)) from error
         except ConnectFailed as error:
             if _is_about_tls(error):
                 raise self._refused("the TLS handshake failed", str(error)) from error
@@ -225,6 +252,7 @@ class Door:
         try:
             welcome = self._greet(connection, session_id, expiry, hello_s)
         except BaseException:
+            connection.shutdown("no place was waited for any longer")  # at once, over gRPC too
             connection.close()
             raise
         finally:
@@ -256,27 +284,28 @@ class Door:
             self._check_interrupt()
             raise _NotNow(
                 f"somebody accepts connections at {self.address} but gives no welcome ({error}); "
-                f"is it a rollmesh server, has it stopped, and does it want {self._may_miss}? "
-                f"{silence_hint(self.options.token)}",
+                "is it a rollmesh server, is it still starting, has it stopped, and does it want "
+                f"{self._may_miss}{self._other_scheme}? {silence_hint(self.options.token)}",
                 may_be_cut=isinstance(error, TransportTimeout),
             ) from error
         except WireError as error:
             raise self._refused(
                 f"what listens at {self.address} does not speak rollmesh's native protocol",
-                f"{error}; look at which server has this address, and whether it wants TLS",
+                f"{error}; look at which server has this address, and whether it wants TLS"
+                f"{self._other_scheme}",
             ) from error
 
     def _wait_for_place(
         self, connection: Connection, request_id: int, expiry: float | None, hello_s: float
     ) -> Welcome:
-        limit_s, position = hello_s, 0
+        limit_s, waits_for = hello_s, ""
         while True:
             try:
                 reply = connection.receive(_left(expiry, limit_s))
             except TransportTimeout as error:
-                if not position:
+                if not waits_for:
                     raise
-                raise _NotNow(f"all its places are taken; we are number {position}") from error
+                raise _NotNow(waits_for, is_full=waits_for.startswith(_ALL_TAKEN)) from error
             if reply.request_id != request_id:
                 continue
             body = reply.body
@@ -293,18 +322,37 @@ class Door:
                 )
             if not body.position:
                 return body
-            if body.position != position:
-                position = body.position
-                _logger.info("queued address=%s position=%d", self.address, position)
+            waits_for = self._tell_wait(body, waits_for)
             limit_s = float("inf")
 
-    def _raise_refusal(self, body: ErrorBody) -> None:
+    def _tell_wait(self, body: Welcome, told: str) -> str:
+        """Return what we wait for at a server that has heard us; log it where it is news."""
+        if body.detail:  # a place is ours, but there is no env yet
+            waits_for = f"{body.detail[:_MOST_TOLD]}; limits.env_connect_s says how long we wait"
+        else:
+            waits_for = f"{_ALL_TAKEN}; we are number {body.position}"
+        if waits_for == told:
+            return told
+        if body.detail:
+            _logger.info("waiting address=%s detail=%s", self.address, waits_for)
+        else:
+            _logger.info("queued address=%s position=%d", self.address, body.position)
+        return waits_for
+
+    def _raise_refusal(self, body: ErrorBody) -> NoReturn:
         if body.code in WAITABLE:
-            raise _NotNow(f"it is {body.code}: {body.message}")
+            raise _NotNow(f"it is {body.code}: {body.message}", is_full=body.code == "busy")
         detail = body.message
         if body.code == "unauthenticated":
             detail = f"{detail}; {refusal_hint(self.options.token)}"
         raise self._refused(f"it refused us ({body.code})", detail, body.code)
+
+    @property
+    def _other_scheme(self) -> str:
+        if self.address.protocol != "native":
+            return ""
+        other = str(self.address).removeprefix("rollmesh+")
+        return f", or is it a gRPC server, whose address is {other}"
 
     @property
     def _may_miss(self) -> str:
@@ -319,7 +367,8 @@ class Door:
         )
 
     def _given_up(self, failure: _NotNow, waited_s: float) -> EndpointFault:
-        return EndpointFault(
+        kind = NoPlace if failure.is_full else EndpointFault
+        return kind(
             f"connecting to the {self.service} at {self.address}: gave up after {waited_s:.1f} s: "
             f"{failure.detail}",
             error_class="ConnectFailed",
@@ -346,10 +395,12 @@ class _NotNow(Exception):  # noqa: N818 - never leaves this module
         detail: What happened.
         may_be_cut: Whether the end of the time may be all that happened: an attempt that began
             just before it hides what the ones before had found out.
+        is_full: Whether the server had no place for us.
     """
 
-    def __init__(self, detail: str, *, may_be_cut: bool = False) -> None:
+    def __init__(self, detail: str, *, may_be_cut: bool = False, is_full: bool = False) -> None:
         super().__init__(detail)
+        self.is_full = is_full
         self.detail = detail
         self.may_be_cut = may_be_cut
 

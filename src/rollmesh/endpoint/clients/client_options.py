@@ -45,6 +45,9 @@ PLAINTEXT_VARIABLE = "ROLLMESH_INSECURE_PLAINTEXT"
 _ADDED = " with kwargs ("
 """What Gymnasium puts between an error of ours and the values of all arguments."""
 
+_ARGUMENTS = ("address", "options", "limits")
+"""What everything that connects can be given beside `Connecting`."""
+
 _GIVE = (
     "give the server's: --token-file on the command line, token= or token_file= in Python, "
     f"{TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE} in the environment"
@@ -160,14 +163,24 @@ def given_options(options: ClientOptions | None, given: Connecting) -> ClientOpt
     """
     for name in given:
         if name not in Connecting.__annotations__:
-            known = ", ".join(Connecting.__annotations__)
-            raise WrongArgument(f"{name}: is no argument here; how to connect is said by {known}")
+            raise WrongArgument(f"{name}: is no argument here{_meant(name)}")
     said = [name for name, value in given.items() if value is not None]
     if not said:
         return options
     if options is not None:
         raise InvalidSpec("options", f"give options or {', '.join(said)}, not both")
     return client_options(**given)
+
+
+def _meant(name: str) -> str:
+    """Return what else there is, and what a name that there is not may have meant."""
+    import difflib
+
+    ways = ", ".join(Connecting.__annotations__)
+    known = (*_ARGUMENTS, *Connecting.__annotations__)
+    close = difflib.get_close_matches(name, known, n=1)
+    guess = f", did you mean {close[0]}?" if close else ""
+    return f"{guess}; there are {', '.join(_ARGUMENTS)}, and to say how to connect {ways}"
 
 
 def refusal_hint(token: Token | None) -> str:

@@ -36,7 +36,7 @@ from rollmesh.ports import AutoresetMode, EnvContract, ResetRequest, StepRequest
 from rollmesh.transport.address import Address, parse_address
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.security import check_dial
-from rollmesh.transport.upgrade import choose_path
+from rollmesh.transport.upgrade import HandshakeRefused, choose_path
 from rollmesh.wire.contract import decode_contract
 from rollmesh.wire.handshake import EDITION, EDITIONS
 from rollmesh.wire.messages import (
@@ -233,20 +233,23 @@ class _Unwelcome(Exception):  # noqa: N818 - never leaves this module
 def _look(address: Address, options: ClientOptions, service: Service, plan: _Plan) -> ProbeReport:
     begun = time.monotonic()
     expiry = begun + plan.timeout_s
-    way = choose_path(
-        address,
-        service,
-        transport=options.transport,
-        options=options.connection,
-        token=options.token,
-        tls=options.tls,
-        timeout_s=_left(expiry),
-    )
+    try:
+        way = choose_path(
+            address,
+            service,
+            transport=options.transport,
+            options=options.connection,
+            token=options.token,
+            tls=options.tls,
+            timeout_s=_left(expiry),
+        )
+    except HandshakeRefused as refused:
+        raise _Unwelcome(refused.refusal) from refused
     with way.connection as connection:
         welcome = _greet(connection, service, options, expiry)
         report = ProbeReport(
             address=str(address),
-            health="full" if welcome.position else "serving",
+            health="full" if welcome.position and not welcome.detail else "serving",
             service=service,
             path=connection.path,
             taken=way.address,
@@ -261,8 +264,8 @@ def _look(address: Address, options: ClientOptions, service: Service, plan: _Pla
             contract=decode_contract(welcome.contract) if welcome.contract else None,
         )
         if welcome.position:
-            detail = f"all places are taken; we would be number {welcome.position} in the queue"
-            return replace(report, detail=detail)
+            queued = f"all places are taken; we would be number {welcome.position} in the queue"
+            return replace(report, detail=welcome.detail or queued)
         report = _measure_all(report, connection, plan)
         with contextlib.suppress(RollmeshError):
             close = Close(reason="probed", timeout_ms=1000)
@@ -283,6 +286,9 @@ def _greet(
     )
     reply = connection.call(Message(Kind.HELLO, connection.next_id(), hello), _left(expiry))
     body = reply.body
+    with contextlib.suppress(TransportTimeout):
+        while isinstance(body, Welcome) and body.position and body.detail:  # its env is being built
+            body = connection.receive(_left(expiry)).body
     if isinstance(body, ErrorBody):
         raise _Unwelcome(body)
     if not isinstance(body, Welcome):

@@ -171,3 +171,12 @@ def _check_width(contract: EnvContract) -> None:
             "address",
             f"{contract.id} has {contract.num_envs} lanes; use RemoteVectorEnv",
         )
+
+
+def remote_env(*args: Any, **kwargs: Any) -> RemoteEnv:
+    """Return a `RemoteEnv`; what `gymnasium.make` calls.
+
+    A class says beforehand how it can render, and Gymnasium warns of any other mode. Here only the
+    served env knows, and it is compared once connected.
+    """
+    return RemoteEnv(*args, **kwargs)

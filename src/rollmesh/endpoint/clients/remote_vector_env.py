@@ -109,7 +109,7 @@ class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):  # pyright: ignore[rep
         self._same_step = mode is AutoresetMode.SAME_STEP
         self._ids: list[str] = []
         self._spare_ids: tuple[str, ...] = ()
-        self._rolling: list[int] = []
+        self._ended: list[int] = []
         self._current: Leaves = []
 
     # ------------------------------------------------------------------------------- gymnasium
@@ -141,7 +141,8 @@ class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):  # pyright: ignore[rep
         """Apply an action per lane.
 
         Raises:
-            InvalidSpec: No episode is under way, or the env is closed.
+            InvalidSpec: No episode is under way, or the last one of a lane that does not reset
+                itself has ended, or the env is closed.
             InvalidValue: The actions do not fit their space; nothing was sent.
             EnvFailed: The env failed, or its session is lost.
             OperationTimeout: It did not come back in time.
@@ -150,9 +151,8 @@ class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):  # pyright: ignore[rep
             self._check_open("step")
             raise not_reset("step")
         leaves = self._actions.encode_stacked(actions, self.num_envs, self._checker)
-        for lane in self._rolling:
-            self._ids[lane] = MINT.mint()
-        self._rolling = []
+        if self._ended:
+            self._roll()
         request = StepRequest(
             action=leaves,
             episode_ids=tuple(self._ids),
@@ -206,16 +206,30 @@ class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):  # pyright: ignore[rep
         )
         reply: ResetReply = port.reset(request)
         if is_all:
-            self._ids, self._rolling, self._current = ids, [], reply.observation
+            self._ids, self._ended, self._current = ids, [], reply.observation
         else:
             for lane, episode_id in zip(lanes, ids, strict=True):
                 self._ids[lane] = episode_id
-            self._rolling = [lane for lane in self._rolling if lane not in lanes]
+            self._ended = [lane for lane in self._ended if lane not in lanes]
             self._current = self._observations.put(self._current, lanes, reply.observation)
         if self._same_step:
             self._spare_ids = tuple([MINT.mint() for _ in range(self.num_envs)])
         infos = merge_infos(dict(zip(lanes, reply.infos, strict=True)), self.num_envs)
         return self._decoded(), infos
+
+    def _roll(self) -> None:
+        """Let ended lanes begin anew with this step, where the env resets itself."""
+        if not self._rolls:
+            by_mask = f"reset(options={{{_MASK!r}: terminated | truncated}})"
+            cure = by_mask if self._can_reset_lanes else "reset()"
+            raise InvalidSpec(
+                "step",
+                f"the episodes of lanes {sorted(self._ended)} have ended, and the env's autoreset "
+                f"mode is DISABLED; call {cure} first",
+            )
+        for lane in self._ended:
+            self._ids[lane] = MINT.mint()
+        self._ended = []
 
     def _stepped(self, reply: StepReply) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         count = self.num_envs
@@ -225,9 +239,9 @@ class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):  # pyright: ignore[rep
         for end in reply.completions:
             lane = end.env_index
             terminated[lane], truncated[lane] = end.terminated, end.truncated
-            if self._rolls:
-                self._rolling.append(lane)
-            elif self._same_step and end.final_observation is not None:
+            if not self._same_step:
+                self._ended.append(lane)
+            elif end.final_observation is not None:
                 final = self._observations.decode(end.final_observation)
                 finals[lane] = {"final_obs": final, "final_info": dict(end.final_info or {})}
         if finals:

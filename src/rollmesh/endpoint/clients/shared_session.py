@@ -1,8 +1,9 @@
 """One session with a served endpoint, used by many callers at once (layer 6).
 
-A thread receives and calls back; whoever asks only sends. For env lanes that go their own ways, and
-for models that several groups share. Resuming is that of `client_session.py`: after a drop, what
-was not answered is sent again under its own id.
+A thread receives and calls back; whoever asks only sends, and waits for nobody: what a server does
+not take at once is sent by a thread that is there for as long as something is left. For env lanes
+that go their own ways, and for models that several groups share. Resuming is that of
+`client_session.py`: after a drop, what was not answered is sent again under its own id.
 
 Deadlines are the caller's: it forgets (`forget`) what it does not wait for any more.
 """
@@ -19,7 +20,6 @@ from typing import Any
 
 from rollmesh.endpoint.clients.client_dialing import Door, Interrupted, Opened
 from rollmesh.endpoint.clients.client_session import (
-    FAREWELL_S,
     LOST_CODES,
     Bind,
     ClientSession,
@@ -217,9 +217,7 @@ class SharedSession:
                 is_under_way = self._pending.pop(request_id, None) is not None
             if is_under_way and connection is not None:
                 with contextlib.suppress(RollmeshError):
-                    connection.send(
-                        Message(Kind.CANCEL, request_id, Cancel(reason="late")), FAREWELL_S
-                    )
+                    self._post(connection, Message(Kind.CANCEL, request_id, Cancel(reason="late")))
 
     def start_close(self, reason: str, timeout_s: float | None, callback: Callback) -> None:
         """End the session; `callback` gets None, or what ending it raised on the other side."""
@@ -252,7 +250,7 @@ class SharedSession:
 
     def _send(self, connection: Connection, request: Message) -> None:
         try:
-            connection.send(request, _SEND_S)
+            self._post(connection, request)
         except WireError as error:
             pending = self._take_out(request.request_id)
             if pending is not None:
@@ -266,6 +264,22 @@ class SharedSession:
                 )
         except (TransportError, TransportTimeout):
             connection.shutdown()  # the thread resumes, and sends it again
+
+    def _post(self, connection: Connection, message: Message) -> None:
+        """Send what the server takes at once, and have a thread send the rest."""
+        if connection.post(message):
+            return
+        try:
+            self._start(lambda: self._flush(connection))
+        except BaseException:  # nobody is there to send it: the thread that receives resumes
+            connection.shutdown("interrupted while sending")
+            raise
+
+    def _flush(self, connection: Connection) -> None:
+        try:
+            connection.flush(_SEND_S)
+        except (TransportError, TransportTimeout) as error:
+            connection.shutdown(str(error))  # the thread that receives resumes
 
     def _take_out(self, request_id: int) -> Callback | None:
         with self._lock:
@@ -284,7 +298,7 @@ class SharedSession:
                 if message.kind is not Kind.PING:
                     callback = self._take_out(message.request_id)
                 if callback is None:
-                    answer_other(connection, message)
+                    self._answer_other(connection, message)
                     continue
             except Exception as error:  # whatever it is, somebody waits for a reply
                 if not isinstance(error, (TransportError, TransportTimeout, WireError)):
@@ -294,6 +308,12 @@ class SharedSession:
                 continue
             callback(self._result(message))
             del message, callback  # what came is the caller's alone while we wait
+
+    def _answer_other(self, connection: Connection, message: Message) -> None:
+        if message.kind is Kind.PING:
+            self._post(connection, Message(Kind.PONG, message.request_id))
+        else:
+            answer_other(connection, message)
 
     def _result(self, message: Message) -> Any:
         body = message.body

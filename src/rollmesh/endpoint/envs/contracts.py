@@ -31,6 +31,28 @@ def is_vector_env(value: object) -> bool:
     return hasattr(value, "num_envs") and hasattr(value, "single_observation_space")
 
 
+def check_no_vec_env(env: object, field: str, verb: str) -> None:
+    """Refuse a vector env of Stable-Baselines3's kind, whose `step` returns four values.
+
+    Args:
+        env: What may be one.
+        field: What the error calls it.
+        verb: What comes before its name: `is`, `the factory returned`.
+
+    Raises:
+        InvalidSpec: It is one.
+    """
+    is_one = is_env(env) and hasattr(env, "step_wait") and hasattr(env, "num_envs")
+    if not is_one or is_vector_env(env):
+        return
+    raise InvalidSpec(
+        field,
+        f"{verb} a {type(env).__name__}, a vector env of Stable-Baselines3, which resets itself "
+        "and cannot be given seeds per episode; give an id or a factory with num_envs, or the list "
+        "of its envs",
+    )
+
+
 def scalar_contract(env: Any, report: Report) -> EnvContract:
     """Return the contract of a scalar env.
 

@@ -6,12 +6,12 @@ lane number there.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rollmesh.endpoint.envs.contracts import env_id, is_env
+from rollmesh.endpoint.calling import check_kwargs, keyword_names, name_of_factory
+from rollmesh.endpoint.envs.contracts import check_no_vec_env, env_id, is_env
 from rollmesh.endpoint.envs.dm_env import is_dm_env
 from rollmesh.endpoint.targets import (
     Address,
@@ -25,7 +25,6 @@ from rollmesh.errors import InvalidSpec
 _BY_EXTRA = {"ALE": ("ale_py", "atari"), "dm_control": ("shimmy", "dm")}
 """Of namespaces that an extra brings: the module that registers them, and the extra."""
 _LANE_PARAMETERS = ("lane", "env_index")
-_KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,8 @@ def find_source(env: Any, env_kwargs: Mapping[str, Any] | None, *, field: str = 
     """Return the source behind anything that names an env; nothing is built.
 
     Raises:
-        InvalidSpec: It names no env, or the factory does not take `env_kwargs`.
+        InvalidSpec: It names no env, the factory does not take `env_kwargs`, or the env is a vector
+            env of Stable-Baselines3.
     """
     if isinstance(env, str):
         target = parse_target(env, field=field)
@@ -62,6 +62,7 @@ def find_source(env: Any, env_kwargs: Mapping[str, Any] | None, *, field: str = 
         if isinstance(target, GymnasiumId):
             return _registered(target, env_kwargs, field)
         return find_source(load_attribute(target.text, field=field), env_kwargs, field=field)
+    check_no_vec_env(env, field, "is")
     if is_env(env) or is_dm_env(env):
         if env_kwargs:
             raise InvalidSpec("env_kwargs", "an env instance takes none; give its factory instead")
@@ -72,7 +73,7 @@ def find_source(env: Any, env_kwargs: Mapping[str, Any] | None, *, field: str = 
             "wants an env (with reset and step), a factory, a Gymnasium id, module:callable, or a "
             f"list of these, got {type(env).__name__} {env!r:.100}",
         )
-    return EnvSource(name=_name(env), make=_maker(env, env_kwargs, field))
+    return EnvSource(name=name_of_factory(env), make=_maker(env, env_kwargs, field))
 
 
 def _registered(target: GymnasiumId, env_kwargs: Mapping[str, Any] | None, field: str) -> EnvSource:
@@ -117,36 +118,14 @@ def _maker(
 ) -> Callable[[int], Any]:
     """Return a function that calls a factory for a lane, after checking its parameters."""
     given = dict(env_kwargs or {})
-    try:
-        parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # some builtins have none
-        return lambda _: factory(**given)
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    named = [name for name, p in parameters.items() if p.kind in _KEYWORD_KINDS]
-    for key in given:
-        if key not in named and not takes_any:
-            known = ", ".join(named) or "none"
-            raise InvalidSpec("env_kwargs", f"{_name(factory)} takes no {key!r}; it takes: {known}")
+    named = keyword_names(factory)
     lane_name = next((n for n in _LANE_PARAMETERS if n in named and n not in given), None)
-    missing = [
-        name
-        for name, p in parameters.items()
-        if p.default is inspect.Parameter.empty
-        and p.kind not in {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
-        and name not in given
-        and name != lane_name
-    ]
-    if missing:
-        raise InvalidSpec(
-            field,
-            f"{_name(factory)} cannot be called: it needs {', '.join(missing)}; pass them in "
-            "env_kwargs, or give a factory without required parameters",
-        )
+    check_kwargs(
+        factory,
+        [*given] if lane_name is None else [*given, lane_name],
+        field=field,
+        cure="pass them in env_kwargs, or give a factory without required parameters",
+    )
     if lane_name is None:
         return lambda _: factory(**given)
     return lambda lane: factory(**given, **{lane_name: lane})
-
-
-def _name(factory: Any) -> str:
-    name = getattr(factory, "__qualname__", None) or type(factory).__name__
-    return name.replace("<locals>.", "")

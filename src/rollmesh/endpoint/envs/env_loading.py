@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from rollmesh.endpoint.clients.client_dialing import NoPlace
 from rollmesh.endpoint.clients.client_options import ClientOptions, client_options, in_turn
 from rollmesh.endpoint.clients.env_client import HasEnvPort, OneOfLanes, RemoteEnvPort, connect_env
-from rollmesh.endpoint.envs.contracts import is_env, is_vector_env
+from rollmesh.endpoint.envs.contracts import check_no_vec_env, is_env, is_vector_env
 from rollmesh.endpoint.envs.dm_env import adapt_dm_env, is_dm_env
 from rollmesh.endpoint.envs.env_factory import EnvSource, find_source
 from rollmesh.endpoint.envs.gym_env import GymEnvPort
@@ -218,7 +219,15 @@ class _Opener:
         )
 
     def _connect_lane(self, address: str, lane: int) -> EnvPort:
-        port = self._connect(address)
+        try:
+            port = self._connect(address)
+        except NoPlace as fault:
+            raise NoPlace(
+                f"{fault.detail}. Each lane takes a place, and this run may hold them all: give "
+                "the server --max-sessions of num_envs or more",
+                error_class=fault.error_class,
+                outcome=fault.outcome,
+            ) from fault
         if port.contract.num_envs != 1:
             port.close(self._limits.close_s)
             raise _vector_in_lanes(lane)
@@ -265,6 +274,7 @@ class _Opener:
         """Return the port of an env instance."""
         if is_dm_env(env):
             env = adapt_dm_env(env, self._reporter)
+        check_no_vec_env(env, "env", "the factory returned")
         if not is_env(env):
             raise InvalidSpec(
                 "env", f"the factory returned {type(env).__name__}, which has no reset and step"

@@ -30,7 +30,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIVE_NS = 1_000_000_000
-"""With a fixed wait: an episode is waited for if it asked within this time."""
+"""With a fixed wait: an episode is waited for if it was answered within this time."""
+_NEVER_NS = -(2**62)
+"""When an episode was answered that has not been."""
 
 OWN = 16
 """Think times kept of an episode."""
@@ -112,14 +114,19 @@ class FixedWait:
     def __init__(self, max_wait_ns: int) -> None:
         self._max_wait_ns = max_wait_ns
         self._free_ns = 0
-        self._seen_ns: dict[str, int] = {}
+        self._answered_ns: dict[str, int] = {}
 
     def asked(self, route: Route, episode_ids: Sequence[str], at_ns: int) -> None:
-        del route, episode_ids, at_ns
+        del route, at_ns
+        for episode_id in episode_ids:
+            self._answered_ns.setdefault(episode_id, _NEVER_NS)
 
     def answered(self, episode_ids: Sequence[str], at_ns: int) -> None:
         self._free_ns = at_ns
-        self._seen_ns.update(dict.fromkeys(episode_ids, at_ns))
+        known = self._answered_ns
+        for episode_id in episode_ids:
+            if episode_id in known:  # others have left meanwhile
+                known[episode_id] = at_ns
 
     def took(self, rows: int, duration_ns: int) -> None:
         del rows, duration_ns
@@ -131,11 +138,11 @@ class FixedWait:
     def released(self, route: Route, episode_ids: Sequence[str]) -> None:
         del route
         for episode_id in episode_ids:
-            self._seen_ns.pop(episode_id, None)
+            self._answered_ns.pop(episode_id, None)
 
     def pause(self, rows: int, oldest_ns: int, at_ns: int) -> Pause | None:
         since_ns = at_ns - LIVE_NS
-        live = sum([seen_ns >= since_ns for seen_ns in self._seen_ns.values()])
+        live = sum([answered_ns >= since_ns for answered_ns in self._answered_ns.values()])
         left_ns = max(self._free_ns, oldest_ns) + self._max_wait_ns - at_ns
         return Pause(left_ns, live) if rows < live and left_ns > 0 else None
 

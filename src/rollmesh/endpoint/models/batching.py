@@ -215,13 +215,15 @@ class BatchingModel(SubmittingModel):
             self._took.clear()
             self._collect()
             batch = self._take()
-        if batch:
-            self._forward(batch)
-        with self._lock:
-            self._is_scheduled = bool(self._queues)
-            is_more = self._is_scheduled
-        if is_more:
-            self._schedule()
+        try:
+            if batch:
+                self._forward(batch)
+        finally:  # else nothing is ever asked again
+            with self._lock:
+                self._is_scheduled = bool(self._queues)
+                is_more = self._is_scheduled
+            if is_more:
+                self._schedule()
 
     def _collect(self) -> None:
         """Wait until the batch should go; under the lock."""
@@ -277,27 +279,29 @@ class BatchingModel(SubmittingModel):
             reply = exc
         self.batches += 1
         self.rows += rows
-        with self._lock:
-            self._wait_policy.answered(
-                [info.episode_id for one in batch for info in one.request.episode_info], _now_ns()
-            )
-        self._hand_out(reply, batch)
+        try:
+            with self._lock:
+                self._wait_policy.answered(
+                    [one.episode_id for waits in batch for one in waits.request.episode_info],
+                    _now_ns(),
+                )
+            answers = self._answers(reply, batch)
+        except Exception as exc:  # noqa: BLE001 - as a reply that is none: given to the callers
+            answers = _each(exc, batch)
+        _hand_out(answers, batch)
         self._took.append((rows, _now_ns() - started_ns))
 
-    def _hand_out(self, reply: Any, batch: list[_Waiting]) -> None:
+    def _answers(self, reply: Any, batch: list[_Waiting]) -> list[Any]:
+        """Return what each request of a batch gets: its rows, or what was raised."""
         if isinstance(reply, BaseException):
-            for one in batch:  # a copy each, for each is raised and told of on its own
-                one.callback(reply if one is batch[-1] else copy.copy(reply))
-            return
-        parts: list[PredictReply] = []
+            return _each(reply, batch)
+        parts: list[Any] = []
         start = 0
         for one in batch:
             stop = start + len(one.request.episode_info)
             parts.append(self._part(reply, one.request, range(start, stop)))
             start = stop
-        # in one go: who is called back wakes another thread, which then finds all of them
-        for one, part in zip(batch, parts, strict=True):
-            one.callback(part)
+        return parts
 
     def _merged(self, batch: list[_Waiting], rows: int) -> PredictRequest:
         """Return one request for a batch, filled up to one of the sizes if there are any."""
@@ -387,6 +391,27 @@ class BatchingModel(SubmittingModel):
             self._is_scheduled = False
         for one in waiting:
             one.callback(EndpointFault(str(exc), outcome="not_done"))
+
+
+def _each(exc: BaseException, batch: list[_Waiting]) -> list[Any]:
+    """Return an exception for each request: a copy, for each is raised and told of on its own."""
+    return [exc if one is batch[-1] else _copy_of(exc) for one in batch]
+
+
+def _copy_of(exc: BaseException) -> BaseException:
+    try:
+        return copy.copy(exc)
+    except Exception:  # noqa: BLE001 - one whose constructor takes other arguments
+        return exc
+
+
+def _hand_out(answers: list[Any], batch: list[_Waiting]) -> None:
+    """Call all back in one go: the first wakes another thread, which then finds all of them."""
+    for one, answer in zip(batch, answers, strict=True):
+        try:
+            one.callback(answer)
+        except Exception:  # the others are called back all the same
+            _logger.exception("callback_failed")
 
 
 def _slab_of(batch: list[_Waiting]) -> Slab | None:

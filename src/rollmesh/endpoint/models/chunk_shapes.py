@@ -25,7 +25,7 @@ from rollmesh.errors import InvalidValue
 from rollmesh.spaces import space as spaces
 from rollmesh.spaces.codec import Leaves
 from rollmesh.spaces.conformance import Checker
-from rollmesh.spaces.reading import read_array
+from rollmesh.spaces.reading import read_array, scores_hint
 from rollmesh.spaces.space import Space
 
 Frames: TypeAlias = "tuple[Leaves, ...]"
@@ -160,7 +160,8 @@ class ActionReader:
             flat, counts = _flatten(self.space, value, axes, _ROOT)
         except _Misfit as misfit:
             raise InvalidValue(
-                misfit.path, f"{corner} returned {misfit.got}, wanted {misfit.wanted}{also}"
+                misfit.path,
+                f"{corner} returned {misfit.got}, wanted {misfit.wanted}{also}{misfit.hint}",
             ) from None
         if counts is None and axes:
             raise InvalidValue(
@@ -201,11 +202,12 @@ def _is_pair_with_none(value: _Given) -> bool:
 
 
 class _Misfit(Exception):  # noqa: N818 - caught in this module
-    def __init__(self, path: str, got: str, wanted: str) -> None:
+    def __init__(self, path: str, got: str, wanted: str, hint: str = "") -> None:
         super().__init__(path)
         self.path = path
         self.got = got
         self.wanted = wanted
+        self.hint = hint
 
 
 def _flatten(space: Space, value: Any, axes: Axes, path: str) -> tuple[Any, tuple[int, ...] | None]:
@@ -229,7 +231,8 @@ def _flatten_array(space: Space, value: Any, axes: Axes, path: str) -> tuple[Any
     if array.ndim - front != len(shape) or array.shape[front:] != shape:
         if not front and array.size == 1 and not shape:  # (1,) for a scalar: the codec takes it
             return value, ()
-        raise _Misfit(path, f"shape {array.shape}", _wanted(shape, axes))
+        hint = _hint(space, array, front)
+        raise _Misfit(path, f"shape {array.shape}", _wanted(shape, axes), hint)
     if front == 0:
         return value, ()
     counts = array.shape[:front]
@@ -368,6 +371,14 @@ def _wanted(shape: tuple[int, ...], axes: str) -> str:
     names = [*axes, *map(str, shape)]
     told = f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
     return f"{told} with T ≥ 1" if "T" in axes else told
+
+
+def _hint(space: Space, array: _Array, front: int) -> str:
+    """Return what to do about an axis too many that may hold scores of a Discrete's values."""
+    is_scores = array.dtype.kind == "f" and array.ndim == front + 1
+    if not isinstance(space, spaces.Discrete) or not is_scores:
+        return ""
+    return f"; {scores_hint(space.start)}"
 
 
 def _wanted_objects(kind: str, axes: str) -> str:

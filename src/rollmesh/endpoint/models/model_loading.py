@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, cast
 
+from rollmesh.endpoint.calling import check_kwargs
 from rollmesh.endpoint.clients.model_client import HasModelAddress, RemoteModelPort, connect_model
 from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.faults import fault_from
@@ -141,7 +142,8 @@ class SharedPolicy:
         conformance: `warn`, `strict` or `off`, for actions outside their space.
 
     Raises:
-        InvalidSpec: That is no policy, or its target cannot be found.
+        InvalidSpec: That is no policy, its target cannot be found, or it does not take
+            `model_kwargs`.
     """
 
     def __init__(
@@ -249,7 +251,8 @@ def open_model(
         cancel: Ends connecting to a served model.
 
     Raises:
-        InvalidSpec: That is no policy, its target cannot be found, or it declares other spaces.
+        InvalidSpec: That is no policy, its target cannot be found, it does not take `model_kwargs`,
+            or it declares other spaces.
         EndpointFault: Its constructor or `load` raised, or a served one cannot be reached.
         OperationTimeout: Building and loading took longer than `limits.model_connect_s`.
     """
@@ -369,6 +372,7 @@ def _builder(
         _refuse_kwargs(model_kwargs, what)
         return _Instance(model)
     kwargs = dict(model_kwargs or {})
+    check_kwargs(factory, kwargs, field=_FIELD, cure=_cure(factory))
 
     def build() -> object:
         try:
@@ -379,6 +383,12 @@ def _builder(
             raise fault_from(exc, where="model.connect", outcome="not_done") from exc
 
     return build
+
+
+def _cure(factory: object) -> str:
+    if isinstance(factory, type):
+        return "pass them in model_kwargs"
+    return "pass them in model_kwargs (a function that gets some is a factory: it returns a policy)"
 
 
 def _open_on_thread(

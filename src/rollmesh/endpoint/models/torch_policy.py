@@ -14,8 +14,12 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from rollmesh.endpoint.models.model import Model
+from rollmesh.errors import InvalidValue
 from rollmesh.spaces import space as spaces
 from rollmesh.spaces.space import Space
+
+_ROWS = 2
+"""Axes of scores: rows, and one score an action."""
 
 _Returned: TypeAlias = "Mapping[str, Any] | tuple[Any, ...] | list[Any] | None"
 """What a module returned; anything else, a tensor mostly, is told from these."""
@@ -91,11 +95,14 @@ def _chunked(space: Space, value: _Returned) -> Any:
 
 
 def _with_time_axis(space: Space, tensor: Any) -> np.ndarray[Any, Any]:
-    if (
-        isinstance(space, spaces.Discrete)
-        and tensor.is_floating_point()
-        and tensor.shape[1:] == (space.n,)
-    ):
-        tensor = tensor.argmax(-1) + space.start
+    if isinstance(space, spaces.Discrete) and tensor.is_floating_point() and tensor.ndim == _ROWS:
+        if tensor.shape[1] == space.n:
+            tensor = tensor.argmax(-1) + space.start
+        elif tensor.shape[1] > 1 and not bool((tensor == tensor.trunc()).all()):
+            raise InvalidValue(
+                "action",
+                f"the module returned {tensor.shape[1]} numbers a row, which are no scores of "
+                f"{space.n} actions; give it {space.n} outputs",
+            )
     axes = 1 + len(getattr(space, "shape", ()))
     return (tensor.unsqueeze(1) if tensor.ndim == axes else tensor).cpu().numpy()

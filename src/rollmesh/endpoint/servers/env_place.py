@@ -31,6 +31,7 @@ class EnvPlace:
         index: Number of the place.
         supply: Builds the env.
         freed: Called on the thread of the place when it is free again.
+        announce: Tells a session that its env has yet to be built; raises where its client is gone.
         welcome: Welcomes a session that gets this place; raises where its client is gone.
         refuse: Tells a session why it does not get the place after all.
         close_timeout_s: How long closing the env may take.
@@ -49,6 +50,7 @@ class EnvPlace:
         supply: EnvSupply,
         *,
         freed: Callable[[EnvPlace], None],
+        announce: Callable[[EnvSession], None],
         welcome: Callable[[EnvSession, EnvPlace], None],
         refuse: Callable[[EnvSession, BaseException], None],
         close_timeout_s: float | None,
@@ -60,6 +62,7 @@ class EnvPlace:
         self.closed = threading.Event()
         self._supply = supply
         self._freed = freed
+        self._announce = announce
         self._welcome = welcome
         self._refuse = refuse
         self._close_timeout_s = close_timeout_s
@@ -143,6 +146,8 @@ class EnvPlace:
 
     def _serve(self, session: EnvSession) -> None:
         try:
+            if self._port is None or self.wants_new:
+                self._announce(session)
             self._renew()
             self._welcome(session, self)
         except RollmeshError as exc:

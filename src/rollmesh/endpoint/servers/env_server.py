@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -46,6 +47,10 @@ from rollmesh.wire.messages import ErrorBody, Kind, Message
 _logger = logging.getLogger(__name__)
 
 _LOOK_NS = 100_000_000
+_KILL_S = 0.1
+"""How long the thread of an env may take to end once the process of the env was killed."""
+BUILDING = "its env is being built"
+"""What a client is told that has a place, and waits for its env."""
 
 
 class EnvServer(Server):
@@ -140,17 +145,18 @@ class EnvServer(Server):
         self._signals.install_again()
 
     def _stop(self) -> None:
-        for place in self._places:
+        places = list(self._places)
+        for place in places:
             place.stop()
-        limit_s = self.options.close_timeout_s
-        for place in self._places:
-            if not place.closed.wait(limit_s):
-                _logger.warning(
-                    "close_overdue place=%d timeout_s=%s detail=its env is left behind",
-                    place.index,
-                    limit_s,
-                )
-                place.kill()
+        late = _not_closed(places, self.options.close_timeout_s)
+        for place in late:
+            _logger.warning(
+                "close_overdue place=%d timeout_s=%s detail=its env is left behind",
+                place.index,
+                self.options.close_timeout_s,
+            )
+            place.kill()
+        self.has_left_behind = bool(_not_closed(late, _KILL_S))
 
     def _abort(self) -> None:
         for place in self._places:
@@ -172,13 +178,26 @@ class EnvServer(Server):
                 self._seat(session, place)
                 return None
             self._evict(now_ns())
-            if len(self._queue) >= self.options.queue_size:
-                return self._busy()
-            self._queue.append(session)
-            position = len(self._queue)
+            gone = self._take_gone()
+            refusal = self._busy() if len(self._queue) >= self.options.queue_size else None
+            if refusal is None:
+                self._queue.append(session)
+            waiting = list(self._queue)
+        for one in gone:
+            one.end("its client did not wait")
+            one.let_go()
         self._watchdog.ring()
-        self._tell_position(session, position)
-        return None
+        for position, queued in enumerate(waiting, 1):
+            if gone or queued is session:
+                self._tell_position(queued, position)
+        return refusal
+
+    def _take_gone(self) -> list[EnvSession]:
+        """Take those out of the queue whose clients did not wait; under the lock."""
+        gone = [one for one in self._queue if one.arrival.connection.is_gone()]
+        for one in gone:
+            self._queue.remove(one)
+        return gone
 
     def _busy(self) -> ErrorBody:
         hung = sum(place.is_hung for place in self._places)
@@ -207,6 +226,7 @@ class EnvServer(Server):
             len(self._places),
             self._supply,
             freed=self._freed,
+            announce=self._announce,
             welcome=self._welcome_session,
             refuse=self._refuse_session,
             close_timeout_s=self.options.close_timeout_s,
@@ -227,7 +247,25 @@ class EnvServer(Server):
 
     def _seat(self, session: EnvSession, place: EnvPlace) -> None:
         self._sessions[session.id] = session
+        session.is_seated = True
         place.give(session)
+
+    def _announce(self, session: EnvSession) -> None:
+        """Tell a session's client that its env has yet to be built; on the thread of the place.
+
+        A client that heard nothing would take its connection for lost, and come again.
+
+        Raises:
+            ConnectionLost: It is gone.
+            TransportTimeout: It did not take it in time.
+        """
+        arrival = session.arrival
+        connection = arrival.connection
+        if connection.is_gone():
+            raise ConnectionLost(connection.address, "it did not wait for a place")
+        welcome = self.reception.welcome(session.id, position=1, detail=BUILDING)
+        with session.door_lock:
+            connection.send(Message(Kind.WELCOME, arrival.request_id, welcome), WELCOME_S)
 
     def _welcome_session(self, session: EnvSession, place: EnvPlace) -> None:
         """Tell a session's client that it has a place; on the thread of the place."""
@@ -235,6 +273,7 @@ class EnvServer(Server):
         self._signals.install_again()
         with session.door_lock:
             session.is_welcomed = True
+            session.last_ns = now_ns()
             self._welcome(session, session.arrival)
         _logger.info("session_begun session=%s client=%s", session.id, session.name)
 
@@ -267,7 +306,7 @@ class EnvServer(Server):
         welcome = self.reception.welcome(session.id, position=position)
         try:
             with session.door_lock:
-                if not session.is_welcomed:
+                if not session.is_seated:
                     arrival.connection.send(Message(Kind.WELCOME, arrival.request_id, welcome), 0.1)
         except RollmeshError:
             with self._lock, contextlib.suppress(ValueError):
@@ -297,14 +336,26 @@ class EnvServer(Server):
         """End sessions that keep a place which they do not use, and others wait for."""
         options = self.options
         with self._lock:
-            sessions = list(self._sessions.values())
+            sessions = [place.session for place in self._places if place.session is not None]
         for session in sessions:
+            if not session.is_welcomed:
+                continue
             away_ns = session.detached_ns
             if away_ns:
                 if _is_over(at_ns - away_ns, options.contested_grace_s):
                     session.end("its client is away, and another one waits")
             elif session.is_idle and _is_over(at_ns - session.last_ns, options.idle_timeout_s):
                 session.end("it was idle, and another client waits")
+
+
+def _not_closed(places: list[EnvPlace], limit_s: float | None) -> list[EnvPlace]:
+    """Return those that do not close within a limit, which is for all of them together."""
+    expiry = None if limit_s is None else time.monotonic() + limit_s
+    return [
+        place
+        for place in places
+        if not place.closed.wait(None if expiry is None else max(0.0, expiry - time.monotonic()))
+    ]
 
 
 def _is_over(spent_ns: int, limit_s: float | None) -> bool:

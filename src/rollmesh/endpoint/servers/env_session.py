@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rollmesh.endpoint.error_bodies import PROCESS_DIED, Refused, error
+from rollmesh.endpoint.servers.responding import responder
 from rollmesh.endpoint.servers.sessions import (
     MOST_UNDER_WAY,
     NEVER_NS,
@@ -63,6 +64,8 @@ class EnvSession(Session):
         super().__init__(arrival, terms, under_way=max(MOST_UNDER_WAY, num_envs))
         self.door_lock = threading.Lock()
         """Held while its client is told of its place, so that the last word comes last."""
+        self.is_seated = False
+        """Whether it has a place, maybe one whose env has yet to be built."""
         self.is_welcomed = False
         self._place: EnvPlace | None = None
         self._num_envs = num_envs
@@ -302,11 +305,11 @@ class EnvSession(Session):
     def _stand_in(self) -> None:
         """Read what comes for an env that is hung, instead of the thread that hangs in it."""
         connection = self._connection
-        limit_s = self.options.send_timeout_s
         try:
-            while connection is not None:
-                message = connection.receive()
-                self._answer_broken(message, lambda reply: connection.send(reply, limit_s))
+            if connection is not None:
+                respond = responder(connection, self.options.send_timeout_s)
+                while True:
+                    self._answer_broken(connection.receive(), respond)
         except (RollmeshError, SessionOver):
             pass
         self.end("its env was left behind")

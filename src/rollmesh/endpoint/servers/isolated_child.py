@@ -77,6 +77,7 @@ def serve(connection: NativeConnection, supply: EnvSupply, options: ServerOption
         0,
         supply,
         freed=EnvPlace.stop,
+        announce=_announce,
         welcome=welcome,
         refuse=_refuse,
         close_timeout_s=None,
@@ -97,6 +98,11 @@ class _NoWatchdog(Watchdog):
 
     def watch(self, watched: Watched) -> None:
         del watched
+
+
+def _announce(session: EnvSession) -> None:
+    """Do nothing: the env is there before the session is."""
+    del session
 
 
 def _refuse(session: EnvSession, error: BaseException) -> None:

@@ -109,6 +109,7 @@ class ModelServer(Server):
         if not self._closed.wait(limit_s):
             _logger.warning("close_overdue timeout_s=%s detail=the model is left behind", limit_s)
             home.thread.abandon()
+            self.has_left_behind = True
 
     def _is_healthy(self) -> bool:
         return self._home is not None and not self._home.late

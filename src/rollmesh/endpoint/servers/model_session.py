@@ -65,6 +65,7 @@ class ModelSession(Session):
         self._lanes: dict[str, int] = {}
         self._contract: EnvContract | None = None
         self._reads_from: Connection | None = None
+        self._can_lend = False
         self._loan: Loan | None = None
         self.send_timeout_s = min(_MODEL_SEND_S, self.send_timeout_s)
         self._operations.update(
@@ -94,6 +95,7 @@ class ModelSession(Session):
 
     def receiving(self, connection: Connection) -> Callable[[], Message]:
         self._reads_from = connection
+        self._can_lend = connection.keep_parts()
         receive = connection.receive
 
         def next_message() -> Message:
@@ -212,7 +214,7 @@ class ModelSession(Session):
             self._submit(route, "predict", mine, land)
         elif route.runs_anywhere:
             route.call("predict", mine, land)
-        elif route.lends and self._home.is_free_for(self):
+        elif route.lends and self._can_lend and self._home.is_free_for(self):
             self._lend(lambda: route.call("predict", mine, land), land, respond)
         else:
             self._submit(route, "predict", mine, land)

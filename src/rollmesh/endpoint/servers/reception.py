@@ -79,6 +79,10 @@ class Reception:
             _logger.info("no_hello client=%s error=%s", connection.address, exc)
             connection.close()
             return
+        if connection.is_gone():
+            _logger.info("no_client client=%s detail=it did not wait", connection.address)
+            connection.close()
+            return
         connection.share(processes_of(hello.peer))
         name = hello.peer.get("host", "") + ":" + hello.peer.get("process", "")
         arrival = Arrival(

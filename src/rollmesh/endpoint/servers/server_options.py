@@ -54,7 +54,7 @@ class ServerOptions:
             waits for one.
         exit_when_idle_s: The server ends when it had no session for so long.
         drain_timeout_s: How long sessions may go on when the server is asked to end.
-        close_timeout_s: How long closing envs or the model may take then.
+        close_timeout_s: How long closing the model, or all envs together, may take then.
         build_timeout_s: How long building an env in another process may take.
         send_timeout_s: How long a client may take to accept a reply.
         allow_remote_shutdown: Whether clients may end the server.

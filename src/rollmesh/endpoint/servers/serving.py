@@ -58,6 +58,7 @@ class Server(ABC):
         readiness: Tells whoever started it that it is ready.
         reception: Receives its clients.
         terms: What its sessions share.
+        has_left_behind: Whether an env or model did not close in time at the end, and was left.
     """
 
     service: ClassVar[Service]
@@ -83,6 +84,7 @@ class Server(ABC):
         )
         self._lock = threading.RLock()
         self._sessions: dict[str, Session] = {}
+        self.has_left_behind = False
         self._begun = False
         self._is_open = False
         self._draining = False

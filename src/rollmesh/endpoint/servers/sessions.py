@@ -25,6 +25,7 @@ import msgspec
 
 from rollmesh.endpoint.error_bodies import Refused, error, error_body
 from rollmesh.endpoint.servers.reply_cache import ReplyCache
+from rollmesh.endpoint.servers.responding import responder
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.endpoint.servers.watchdog import Watchdog, now_ns
 from rollmesh.errors import (
@@ -58,6 +59,7 @@ the wire raises `WireError`."""
 NEVER_NS = 2**63
 LATE_SEND_S = 0.02
 """How long the watchdog waits for a client to take the news that its request is late."""
+_TELL_AGAIN_NS = 250_000_000
 MOST_UNDER_WAY = 8
 """Requests that a session may have under way, or one per lane where there are more lanes."""
 
@@ -167,6 +169,7 @@ class Session:
         self.arrival = arrival
         self.is_trusted = self._trusts(arrival.peer)
         self._answers: set[int] = set()
+        self._untold: list[Message] = []
         self._lock = threading.Lock()
         self._connection: Connection | None = arrival.connection
         self._arrivals: queue.SimpleQueue[Connection | None] = queue.SimpleQueue()
@@ -200,17 +203,18 @@ class Session:
             TransportError: What `respond` raised.
         """
         request_id = message.request_id
-        # under way first, then the cache: `finish` fills the cache before it takes a flight out
-        flight = self.flights.get(request_id)
-        if flight is not None and message.kind is not Kind.CANCEL:
-            flight.respond = respond
-        known = self.cache.get(request_id)
-        if known is not None:
-            respond(known)
-            self.cache.sent(request_id)
-            return
-        if flight is not None and message.kind is not Kind.CANCEL:
-            return
+        if message.kind is not Kind.CANCEL:
+            # under way first, then the cache: `finish` fills the cache before it takes it out
+            flight = self.flights.get(request_id)
+            if flight is not None:
+                flight.respond = respond
+            known = self.cache.get(request_id)
+            if known is not None:
+                respond(known)
+                self.cache.sent(request_id)
+                return
+            if flight is not None:
+                return
         carry_out = self._operations.get(message.kind)
         if carry_out is None or message.is_reply or not request_id:
             text = f"{message.kind.name} is no request to this end"
@@ -297,12 +301,15 @@ class Session:
     def check(self, at_ns: int) -> int:
         """Answer requests that are late; see `Watched`."""
         next_ns = at_ns + self.shortest_ns
+        untold, self._untold = self._untold, []
+        for reply in untold:
+            self._tell(reply)
         for request_id, flight in list(self.flights.items()):
             if flight.deadline_ns > at_ns:
                 next_ns = min(next_ns, flight.deadline_ns)
             elif self.flights.pop(request_id, None) is not None:
                 self._expire(request_id, flight, at_ns)
-        return next_ns
+        return min(next_ns, at_ns + _TELL_AGAIN_NS) if self._untold else next_ns
 
     def _expire(self, request_id: int, flight: Flight, at_ns: int) -> None:
         limit_s = (flight.deadline_ns - flight.begun_ns) / 1e9
@@ -331,11 +338,15 @@ class Session:
         raise NotImplementedError
 
     def _tell(self, reply: Message) -> None:
-        """Send a reply from a thread that must not wait."""
-        connection = self._connection
-        if connection is not None:
-            with contextlib.suppress(RollmeshError):
+        """Send a reply from a thread that must not wait: soon again, where others are sending."""
+        try:
+            if (connection := self._connection) is not None:
                 connection.send(reply, LATE_SEND_S)
+        except TransportTimeout as late:
+            if late.is_usable:
+                self._untold.append(reply)
+        except RollmeshError:
+            pass  # whoever reads the connection sees that too; the reply is kept
 
     # ------------------------------------------------------------------------ connections
 
@@ -356,12 +367,8 @@ class Session:
 
     def _read(self, connection: Connection) -> None:
         """Carry out what comes over a connection, until it is lost."""
-        receive, send, handle = self.receiving(connection), connection.send, self.handle
-        limit_s = self.send_timeout_s
-
-        def respond(reply: Message) -> None:
-            send(reply, limit_s)
-
+        receive, handle = self.receiving(connection), self.handle
+        respond = responder(connection, self.send_timeout_s)
         try:
             while True:
                 handle(receive(), respond)

@@ -22,6 +22,12 @@ from rollmesh.runtime.engine.base import (
 )
 from rollmesh.runtime.operations import Operation
 
+_CALLED = (
+    "it runs on the calling thread and cannot be interrupted; the route ends when it returns. Give "
+    "a factory instead of an instance to have hard limits"
+)
+_SERVED = "it is served elsewhere: its client gives it up by itself, and leaves the session"
+
 
 class BlockingEngine:
     """Performs every operation right where it is asked for."""
@@ -70,15 +76,15 @@ class BlockingEngine:
         is_cancelled = self._parts.cancel.reason is not None and not shutdown
         if is_late or (is_cancelled and taken_s > CANCEL_GRACE_S):
             self._told = operation
+            is_served = hasattr(self._parts.port(operation), "interrupt")
             logger.error(
-                "operation_overdue operation=%s component=%s step=%d timeout_s=%s cancelled=%s: it "
-                "runs on the calling thread and cannot be interrupted; the route ends when it "
-                "returns. Give a factory instead of an instance to have hard limits",
+                "operation_overdue operation=%s component=%s step=%d timeout_s=%s cancelled=%s: %s",
                 operation.name,
                 self._parts.component(operation),
                 operation.step,
                 limit,
                 is_cancelled,
+                _SERVED if is_served else _CALLED,
             )
 
     def _turn(self, task: Task, *, shutdown: bool) -> None:
