@@ -14,6 +14,7 @@ A model that is built here is built again for the run.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.models.model_loading import open_model
 from rollmesh.endpoint.models.random_policy import sampler
 from rollmesh.endpoint.targets import is_address
-from rollmesh.errors import InvalidSpec, PortTimeout
+from rollmesh.errors import EndpointFault, InvalidSpec, PortTimeout
 from rollmesh.fleet.lanes import FleetEnvs
 from rollmesh.fleet.machine import WORKER_BYTES, available_bytes
 from rollmesh.fleet.plan import Task
@@ -49,6 +50,8 @@ from rollmesh.ports import (
     StepRequest,
 )
 from rollmesh.spaces.codec import Leaves
+
+_logger = logging.getLogger(__name__)
 
 BUDGET_S = 60.0
 """How long all measurements may take together."""
@@ -160,7 +163,7 @@ def tune(model: object, env: object, *, options: TuningOptions) -> Tuning:
         half_s = time.monotonic() + (ends_s - time.monotonic()) / 2
         supply = measure_supply(meter, half_s, options.point_s)
     finally:
-        fleet.close(options.limits.close_s)
+        _close(fleet, options.limits.close_s)
     contract = replace(fleet.contract, num_envs=1)
     calls, frames = _measure_model(model, contract, meter.samples, options, ends_s)
     choice = choose(supply, calls, lanes_per_worker=settings.lanes_per_worker, frames=frames)
@@ -170,6 +173,14 @@ def tune(model: object, env: object, *, options: TuningOptions) -> Tuning:
         choice=choice,
         settings=replace(settings, max_batch=choice.max_batch),
     )
+
+
+def _close(fleet: FleetEnvs, limit_s: float | None) -> None:
+    """Close a fleet; an env that raises then has spoiled nothing."""
+    try:
+        fleet.close(limit_s)
+    except EndpointFault as fault:
+        _logger.warning("close_failed error=%s", fault)
 
 
 # ------------------------------------------------------------------------------ the envs' side

@@ -93,6 +93,13 @@ class Walker(gymnasium.Env):
         return observation, reward, self._t >= self.length, False, {}
 
 
+class Unclosable(Walker):
+    """Raises as it is closed."""
+
+    def close(self):
+        misbehave(RAISE)
+
+
 def policy(observation):
     """Return the action that does nothing odd."""
     return 0

@@ -122,6 +122,42 @@ def test_a_call_of_the_post_that_fails_is_logged_and_stops_nothing(hub, caplog):
     assert "call_failed" in caplog.text
 
 
+def test_what_has_come_is_read_although_the_post_holds_something(hub, reader):
+    hub.add(reader.sock, reader)
+    done = []
+    reader.send(b"a")
+    hub.post(lambda: done.append("post"))
+    hub.wait(LIMIT_S)
+    assert done == ["post"]
+    assert reader.got == [(b"a", get_ident())]
+
+
+def test_a_call_is_made_when_it_is_due_although_the_post_holds_something(hub):
+    done = []
+    hub.call_after("due", 0.0, lambda: done.append("due"))
+    hub.post(lambda: done.append("post"))
+    hub.wait(LIMIT_S)
+    assert done == ["post", "due"]
+
+
+def test_a_call_of_the_post_that_leaves_another_one_there_keeps_nobody_waiting(hub, reader):
+    hub.add(reader.sock, reader)
+    done = []
+
+    def again():
+        done.append("post")
+        if len(done) < 100:
+            hub.post(again)
+
+    hub.call_after("due", 0.0, lambda: done.append("due"))
+    reader.send(b"a")
+    hub.post(again)
+    hub.wait(LIMIT_S)
+    assert reader.got == [(b"a", get_ident())]
+    assert "due" in done[:3]
+    wait_until(hub, lambda: len(done) >= 100)
+
+
 def test_wake_ends_the_wait_before_which_it_came(hub):
     for _ in range(70_000):  # more than the pipe holds
         hub.wake()

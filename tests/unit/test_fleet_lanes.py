@@ -176,6 +176,19 @@ def test_leaving_ends_all_at_once_and_leaves_nothing():
     assert not left_behind(before)
 
 
+def test_what_envs_raise_as_they_are_closed_is_told(caplog):
+    before = take_stock()
+    target = EnvTarget.of("tests.unit.fleet_toys:Unclosable")
+    fleet = FleetEnvs.open({"": target}, workers=2)
+    prepare(fleet, 1)
+    with pytest.raises(EndpointFault, match="the door is stuck"):
+        fleet.close(LIMIT_S)
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert "more=1" in caplog.text
+    assert "the door is stuck" in caplog.text
+    assert not left_behind(before)
+
+
 def test_envs_that_do_not_close_in_time_are_killed():
     before = take_stock()
     fleet = open_fleet()

@@ -386,6 +386,15 @@ def test_failures_of_different_causes_or_after_a_good_start_give_nobody_up(fleet
     assert isinstance(one.results[-1], LaneLost)
 
 
+def test_one_that_fails_now_this_way_now_that_is_given_up_after_twice_as_many(fleet):
+    one = fleet(failed_starts=2)
+    for code in (1, 2, 1, 2):
+        one.prepare()
+        one.end(code=code)
+    assert [type(fault) for fault in one.results] == [WorkerLost] * 3 + [LaneLost]
+    assert "it failed to start 4 times in a row" in one.results[-1].detail
+
+
 def test_a_pool_that_cannot_start_is_told_as_a_loss(fleet):
     one = fleet(pool=FakePool(OSError("no descriptors left")), failed_starts=1)
     one.prepare()
@@ -415,6 +424,25 @@ def test_closing_asks_the_envs_and_is_over_once_the_process_has_ended(fleet):
     assert one.results == [None]
     assert one.states[-1] == (0, "stopped")
     assert one.shared.deaths == 0
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read before its end", "or not"])
+def test_what_closing_raised_is_told_once_the_process_has_ended(fleet, caplog, is_read):
+    one = fleet()
+    end = one.bring_up()
+    one.workers[0].close(one.results.append)
+    request = end.receive(LIMIT_S)
+    body = ErrorBody(code="internal", error_class="OSError", message="still open")
+    end.send(Message(Kind.ERROR, request.request_id, body))
+    if is_read:
+        one.hub.wait(LIMIT_S)
+    assert one.results == []
+    one.end(code=0)
+    (fault,) = one.results
+    assert isinstance(fault, EndpointFault)
+    assert fault.error_class == "OSError"
+    assert "still open" in str(fault)
+    assert caplog.text == ""
 
 
 def test_closing_one_that_is_not_there_is_over_at_once(fleet):

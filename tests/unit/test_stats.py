@@ -250,6 +250,41 @@ def test_a_task_of_few_values_is_not_resampled_alone() -> None:
     assert interval == bootstrap_interval(groups[0] + groups[1])
 
 
+@pytest.mark.parametrize("sds", [[1.0] * 30, [50.0] + [1.0] * 9], ids=["alike", "one wide"])
+def test_few_values_a_task_get_an_interval_that_covers_what_it_says(sds: list[float]) -> None:
+    rng = np.random.default_rng(12)
+    runs, missed = 800, 0
+    for _ in range(runs):
+        groups = [rng.normal(place, sd, size=5).tolist() for place, sd in enumerate(sds)]
+        interval = stratified_interval(groups)
+        assert interval is not None
+        assert interval.method == "t"
+        missed += not interval.low <= (len(sds) - 1) / 2 <= interval.high
+    assert 0.03 <= missed / runs <= 0.07  # a bootstrap misses 0.08 and 0.16
+
+
+@pytest.mark.parametrize(("fewest", "method"), [(5, "t"), (14, "t"), (15, "bca")])
+def test_the_smallest_task_decides_how_the_mean_is_judged(fewest: int, method: str) -> None:
+    groups = _tasks(np.random.default_rng(13), [fewest, 40], [0.0, 50.0])
+    interval = stratified_interval(groups)
+    assert interval is not None
+    assert interval.method == method
+    other = stratified_interval(groups, statistic=np.median)
+    assert other is not None
+    assert other.method == "bca"
+
+
+def test_tasks_whose_values_are_all_equal_are_not_known_for_certain() -> None:
+    groups = [[1.0] * 20, [3.0] * 20]
+    assert stratified_interval(groups) == bootstrap_interval(groups[0] + groups[1])
+
+
+def test_a_spread_too_small_to_square_is_no_failure() -> None:
+    interval = stratified_interval([[0.0, 1e-200] * 5, [1.0] * 10])
+    assert interval is not None
+    assert tuple(interval) == (0.5, 0.5)
+
+
 def test_one_task_is_a_plain_bootstrap() -> None:
     values = [float(v) for v in SPATIAL_A]
     assert stratified_interval([values]) == bootstrap_interval(values)

@@ -78,8 +78,8 @@ class Napping(gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(3)
 
-    def __init__(self, *, step_s: float = STEP_S, breaks: bool = False) -> None:
-        self.step_s, self.breaks, self.t = step_s, breaks, 0
+    def __init__(self, *, step_s: float = STEP_S, breaks: bool = False, jams: bool = False) -> None:
+        self.step_s, self.breaks, self.jams, self.t = step_s, breaks, jams, 0
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -92,6 +92,10 @@ class Napping(gym.Env):
         if self.breaks:
             raise RuntimeError("the arm is stuck")
         return np.full(2, 0.5, np.float32), 1.0, self.t >= 10, False, {}
+
+    def close(self):
+        if self.jams:
+            raise RuntimeError("the door is stuck")
 
 
 class Batched:
@@ -146,6 +150,13 @@ def test_a_task_says_what_is_measured_and_a_fault_ends_it():
     task = Task(name="stuck", env_kwargs={"breaks": True}, episodes=1)
     with pytest.raises(EndpointFault, match="the arm is stuck"):
         tune(Single(), Napping, options=options(1, task=task))
+
+
+@pytest.mark.slow
+def test_an_env_that_raises_as_it_is_closed_spoils_nothing(caplog):
+    tuned = tune(Single(), Napping, options=options(1, max_batch=1, env_kwargs={"jams": True}))
+    assert tuned.workers == 1
+    assert "the door is stuck" in caplog.text
 
 
 @pytest.mark.parametrize("env", [None, ["tcp://127.0.0.1:5000"], [Napping, Napping]])

@@ -23,8 +23,9 @@
   `load_s`): a worker that waits for its turn to start is not late. So it needs none from outside.
 - `rebuild` only takes note; the next `prepare` does the work, whose loss can be made up for.
 - A worker that is gone raises `WorkerLost`, a `SessionLost`: the episode starts again. One that
-  failed to start several times in a row with the same cause is given up: its lanes then raise
-  `LaneLost` at once, which says that nothing was done and that other lanes may do it.
+  failed to start several times in a row with the same cause, or twice as often with any, is given
+  up: its lanes then raise `LaneLost` at once, which says that nothing was done and that other lanes
+  may do it.
 - `tell` is called on the thread that waits, with the states of `events.WorkerChanged`.
 
 `plan.py` says which episodes there are; `machine.py` how many workers this machine holds. `pool.py`

@@ -94,11 +94,14 @@ class Hub:
         self._timers.pop(key, None)
 
     def wait(self, timeout_s: float) -> None:
-        """Hand over what has come; where nothing has, wait for it, at most so long."""
+        """Hand over what has come; where nothing has, wait for it, at most so long.
+
+        Guarantees: however busy the post is, each wait looks at all connections and timers.
+        """
         if not self._post.empty():
             self._take_post()
-            return
-        if self._timers:
+            timeout_s = 0.0
+        elif self._timers:
             timeout_s = self._until_due(timeout_s)
         for fd, _ in self._ready(timeout_s):
             reader = self._readers.get(fd)
@@ -144,7 +147,7 @@ class Hub:
         return ready
 
     def _take_post(self) -> None:
-        while not self._post.empty():
+        for _ in range(self._post.qsize()):  # not what comes meanwhile: that may never end
             _make(self._post.get())
 
     def _until_due(self, timeout_s: float) -> float:

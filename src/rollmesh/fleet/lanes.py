@@ -16,6 +16,7 @@ be used by two threads at once.
 
 from __future__ import annotations
 
+import logging
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["FleetEnvs"]
+
+_logger = logging.getLogger(__name__)
 
 _NO_SETUP = Setup(name="", target=EnvTarget(text="a served env"))
 _LOOK_AGAIN_S = 1.0
@@ -246,6 +249,7 @@ class FleetEnvs:
 
         Raises:
             TimeoutError: Some did not end in time; they were killed.
+            EndpointFault: Closing an env raised this; all workers have ended all the same.
         """
         if self._is_closed:
             return
@@ -296,7 +300,10 @@ class FleetEnvs:
             raise
 
     def _close(self, callback: Callback) -> None:
-        """Close all envs and end all workers; `callback` gets None, or the first failure."""
+        """Close all envs and end all workers; `callback` gets None, or the first failure.
+
+        That there were further ones is logged.
+        """
         hosts = self._all_hosts
         results: list[Any] = []
 
@@ -304,6 +311,8 @@ class FleetEnvs:
             results.append(result)
             if len(results) == len(hosts):
                 failures = [one for one in results if isinstance(one, BaseException)]
+                if more := failures[1:]:
+                    _logger.warning("close_failed more=%d error=%s", len(more), more[0])
                 callback(failures[0] if failures else None)
 
         for host in hosts:

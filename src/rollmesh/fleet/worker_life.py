@@ -1,7 +1,8 @@
 """The life of one worker, as its driver sees it (layer 7).
 
     idle ─► queued ─► starting ─► up ─► idle …        a worker that is lost is idle again
-                                    └─► given up      after some failed starts in a row
+                                    └─► given up      after some starts in a row that failed
+                                                      alike, or twice as many that failed at all
 
 A worker is started when one of its lanes is first prepared. One that is lost leaves its callbacks
 behind until its process has ended, so that the fault can tell how; meanwhile another one may start
@@ -80,6 +81,7 @@ class Worker:
         self._given_up: str = ""
         self._was_ready = False
         self._closing: Callback | None = None
+        self._close_failure: BaseException | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -178,7 +180,10 @@ class Worker:
         self._leave(leaving)
 
     def close(self, callback: Callback) -> None:
-        """Close all envs and end the process; `callback` gets None, or what closing raised."""
+        """Close all envs and end the process; `callback` gets None, or what an env's close raised.
+
+        A process that dies of it, or is killed, has ended as well: None.
+        """
         if self._is_queued:
             self._is_queued = False
             self._shared.settled(self)
@@ -243,6 +248,8 @@ class Worker:
 
     def ended(self, start: int, how: WorkerExit) -> None:
         """Take note of the end of a process."""
+        if self._closing is not None and self._link is not None:
+            self._link.read()  # what closing raised may be there, and unread
         if start == self._start and self._process is not None:
             self._leave(self._take_all())
         self._shared.hub.cancel((self, "leaving", start))
@@ -251,7 +258,7 @@ class Worker:
             return
         if self._closing is not None:
             if self.is_idle:
-                self._stopped(None)
+                self._stopped()
             return
         self._lost(leaving, how)
 
@@ -374,12 +381,10 @@ class Worker:
         shared.tell(self.number, "lost", fault.detail, pid)
         if not leaving.was_ready:
             self._failures.append(fault.cause)
-            most = shared.options.failed_starts
-            last = self._failures[-most:]
-            if len(last) == most and len(set(last)) == 1:
+            if self._is_hopeless():
                 self._given_up = (
-                    f"worker {self.number} is given up: it failed to start {most} times in a row; "
-                    f"the last time {fault.detail}"
+                    f"worker {self.number} is given up: it failed to start {len(self._failures)} "
+                    f"times in a row; the last time {fault.detail}"
                 )
         for lane, callback in leaving.callbacks:
             if self._given_up:
@@ -387,13 +392,20 @@ class Worker:
             else:
                 callback(_copy(fault, lane))
 
+    def _is_hopeless(self) -> bool:
+        """Whether the last starts failed alike, or twice as many in whatever way."""
+        failures, most = self._failures, self._shared.options.failed_starts
+        is_alike = len(failures) >= most and len(set(failures[-most:])) == 1
+        return is_alike or len(failures) >= 2 * most
+
     def _closed(self, result: Any) -> None:
         """Take note of what closing the envs came to; the process is about to end."""
         if isinstance(result, BaseException) and not isinstance(result, WorkerLost):
-            _logger.warning("close_failed worker=%d error=%s", self.number, result)
+            self._close_failure = result
 
-    def _stopped(self, result: Any) -> None:
+    def _stopped(self) -> None:
         callback, self._closing = self._closing, None
+        result, self._close_failure = self._close_failure, None
         self._shared.tell(self.number, "stopped", "", self.pid)
         if callback is not None:
             callback(result)

@@ -30,7 +30,8 @@ class WorkerOptions:
         close_s: Closing all envs; workers that take longer are killed.
         starts_at_once: Workers that start or load at the same time; None is one per core, and at
             least four.
-        failed_starts: After so many failed starts in a row a worker is given up.
+        failed_starts: After so many failed starts in a row that had the same cause a worker is
+            given up, and after twice as many whatever their causes.
         threads: Threads that numeric libraries of a worker may use, unless the user's environment
             says; None leaves them alone.
         pin: Whether each worker runs on one core of its own, in turn.

@@ -30,6 +30,15 @@ _FEWEST_RESAMPLED = 10
 _BATCH = 256
 _FEWEST_IN_STRATUM = 5
 """Below this many values a task resampled alone gives far too little spread."""
+_FEWEST_FOR_MEAN_IN_STRATUM = 15
+"""Below this many values the mean of tasks resampled alone gets an interval that is too narrow.
+
+Resampling n values gives a variance that is too small by (n - 1) / n, in each task alike, so that
+no number of tasks makes up for it. In simulations of 30 tasks a "95 %" interval of that variance
+covered 91.5 % with 5 normal values a task, 93.6 % with 10, 94.1 % with 15 and 94.2 % with 20, and
+Student's t with each task's own spread 94.8 to 95.1 %; of exponential values the same. With one
+task that varied 50 times as much as 9 others, and 5 values each, it was 84 and 95 %.
+"""
 _CLUSTER_RESAMPLES = 1999
 _MOST_CLUSTER_DRAWS = 200_000
 """How often, in all, a task is drawn: each costs some microseconds."""
@@ -196,8 +205,10 @@ def stratified_interval(
     """Return a stratified BCa bootstrap interval for a statistic of all values together.
 
     Each group (the values of one task) is resampled by itself, so that how the groups differ adds
-    no width: the interval is about these groups, not about others of their kind. Where a group has
-    fewer than 5 values all values are resampled as one group, which is wider.
+    no width: the interval is about these groups, not about others of their kind. Resampling few
+    values makes too little of their spread, so where a group has fewer than 15 the mean has
+    Student's t interval, with each group's own spread. Where one has fewer than 5, or no group's
+    values differ, all values are treated as one group, which is wider.
 
     Args:
         groups: The values of each group; empty ones count for nothing.
@@ -206,8 +217,9 @@ def stratified_interval(
 
     Returns:
         The interval, as `bootstrap_interval` gives it: None for fewer than two values or where one
-        is not finite; for the mean Student's t below 10 values and above 2,000. Other statistics
-        have percentile intervals above 2,000 values.
+        is not finite; for the mean Student's t below 10 values in all or 15 in a group, and above
+        2,000. Other statistics have percentile intervals above 2,000 values, and too narrow ones
+        where groups have few.
 
     Raises:
         ValueError: The confidence is not between 0 and 1.
@@ -215,19 +227,23 @@ def stratified_interval(
     Guarantees: the same groups give the same interval, whatever their order.
 
     Source: R. Agarwal et al., "Deep reinforcement learning at the edge of the statistical
-    precipice", NeurIPS (2021), section 4.1; BCa as in `scipy.stats.bootstrap`.
+    precipice", NeurIPS (2021), section 4.1; BCa as in `scipy.stats.bootstrap`. Degrees of
+    freedom of Student's t: F. E. Satterthwaite, Biometrics Bulletin 2 (1946).
     """
     strata = _ordered(groups)
     pooled = np.sort(np.concatenate(strata)) if strata else np.empty(0)
     is_odd = pooled.size < _FEWEST_RESAMPLED or not bool(np.isfinite(pooled).all())
-    is_one = len(strata) == 1 or min(map(len, strata), default=0) < _FEWEST_IN_STRATUM
+    fewest = min(map(len, strata), default=0)
+    is_one = len(strata) == 1 or fewest < _FEWEST_IN_STRATUM or not any(map(_differ, strata))
     if is_odd or pooled[0] == pooled[-1] or (is_one and pooled.size <= _MOST_RESAMPLED):
         return bootstrap_interval(pooled.tolist(), confidence, statistic=statistic)
     check_confidence(confidence)
     strata = [pooled] if is_one else strata
     scale = _scale(pooled)
     strata = [stratum / scale for stratum in strata]
-    if statistic is np.mean and pooled.size > _MOST_RESAMPLED:
+    if statistic is np.mean and (
+        pooled.size > _MOST_RESAMPLED or fewest < _FEWEST_FOR_MEAN_IN_STRATUM
+    ):
         return _scaled(_student_t(strata, confidence), scale)
 
     def of_all(*samples: np.ndarray, axis: int = -1) -> Any:
@@ -288,6 +304,11 @@ def _ordered(groups: Iterable[Sequence[float]]) -> list[_Array]:
     return sorted((a for a in arrays if a.size), key=lambda a: (a.size, a.tolist()))
 
 
+def _differ(ordered: _Array) -> bool:
+    """Return whether sorted values differ."""
+    return bool(ordered[0] != ordered[-1])
+
+
 def _scale(sample: np.ndarray) -> float:
     """Return a power of two near the largest value: dividing by it is exact and tames squares."""
     return math.ldexp(1.0, math.frexp(float(np.abs(sample).max()))[1] - 1)
@@ -319,12 +340,18 @@ def _resampled(
 
 
 def _student_t(strata: Sequence[np.ndarray], confidence: float) -> Interval:
-    """Return Student's t interval for the mean of all values, each stratum with its own spread."""
+    """Return Student's t interval for the mean of all values, each stratum with its own spread.
+
+    The degrees of freedom are Satterthwaite's: where one stratum has nearly all the spread, they
+    are that one's.
+    """
     size = sum(stratum.size for stratum in strata)
     center = float(np.concatenate(strata).mean())
-    squares = math.fsum(stratum.size * float(stratum.var(ddof=1)) for stratum in strata)
-    error = math.sqrt(squares) / size
-    reach = error * float(scipy_stats().t.ppf(0.5 + confidence / 2, size - len(strata)))
+    parts = [(stratum.size * float(stratum.var(ddof=1)), stratum.size - 1) for stratum in strata]
+    squares = math.fsum(part for part, _ in parts)
+    shares = math.fsum((part / squares) ** 2 / df for part, df in parts) if squares else 0.0
+    freedom = 1.0 / shares if shares else float(size - len(strata))  # a spread too small to square
+    reach = math.sqrt(squares) / size * float(scipy_stats().t.ppf(0.5 + confidence / 2, freedom))
     return Interval(center - reach, center + reach, confidence, "t")
 
 
