@@ -29,10 +29,18 @@ from rollmesh.fleet.settings import FleetSettings
 from rollmesh.limits import Limits
 from rollmesh.opening import Endpoints, OpeningOptions, RouteIds, is_served, name_of
 from rollmesh.ports import AutoresetMode, EnvContract, Info
-from rollmesh.results.conditions import Conditions
+from rollmesh.results.conditions import Conditions, written
 from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.run_arguments import DRAWN_SEEDS, PathArgument, PlanArgument, RunArguments, Workers
-from rollmesh.running import plan_run, say, seed_message, settings_of, tell_way_out, why_stopped
+from rollmesh.running import (
+    OWNED_RESETS_CURE,
+    plan_run,
+    say,
+    seed_message,
+    settings_of,
+    tell_way_out,
+    why_stopped,
+)
 from rollmesh.runtime.cancel import DRAINED, CancelToken
 from rollmesh.runtime.driver import RouteDriver
 from rollmesh.runtime.report import RouteReport
@@ -61,6 +69,7 @@ def evaluate(
     workers: Workers = None,
     run_dir: PathArgument = None,
     new: bool = False,
+    accept_changes: bool = False,
     stop_when: str | None = None,
     max_errors: float | None = None,
     fleet: FleetSettings | None = None,
@@ -103,6 +112,9 @@ def evaluate(
         run_dir: A folder to keep the run in: every episode is on disk before it counts, and the
             same call again runs only what is left.
         new: Moves what is in `run_dir` aside and starts over.
+        accept_changes: Goes on with the run in `run_dir` though code, parameters or attributes of
+            the model or env are others than in its earlier starts, which is refused else; noted in
+            the folder. For a policy that was mended; plan, names and settings must be the same.
         stop_when: Ends the run once a question is answered, such as `"width<0.05"`; the rules, and
             why they do not fool you, are told in docs/statistics.md.
         max_errors: Ends the run once more episodes errored: a number, or a share of the planned
@@ -146,6 +158,7 @@ def evaluate(
         workers=workers,
         run_dir=run_dir,
         new=new,
+        accept_changes=accept_changes,
         stop_when=stop_when,
         max_errors=max_errors,
         fleet=fleet,
@@ -198,6 +211,7 @@ def evaluate(
         hooks=given_hooks,
         cancel=token,
         conditions=_conditions(loose, env, settings_of(template, opening)),
+        model_kwargs=written(opening.model_kwargs),
     )
     ids = RouteIds(session_id=template.session_id, env_id=template.env_id)
     endpoints = Endpoints(model, env, ids=ids, options=opening, hooks=run.hooks)
@@ -231,6 +245,7 @@ class _Run:
     hooks: tuple[object, ...]
     cancel: CancelToken
     conditions: Conditions | None
+    model_kwargs: Mapping[str, str]
 
     def over(self, endpoints: Endpoints) -> EvalResult:
         """Open the endpoints, drive the route, and return the result."""
@@ -301,10 +316,10 @@ class _Run:
         self._refuse_unowned(spec, capabilities)
         _logger.warning(
             "no_seeds_sent env=%s: a %s env resets itself, so its episodes are not seeded and the "
-            "result cannot be repeated; give a factory with num_envs, or an env with "
-            "AutoresetMode.DISABLED",
+            "result cannot be repeated; %s",
             spec.env_component,
             spec.autoreset_mode.name,
+            OWNED_RESETS_CURE,
         )
         return spec, None
 
@@ -324,8 +339,8 @@ class _Run:
                 raise InvalidSpec(
                     name,
                     f"needs an env whose episodes rollmesh starts itself, but this one has "
-                    f"autoreset mode {spec.autoreset_mode.name} and resets itself; give a factory "
-                    "with num_envs, or build it with AutoresetMode.DISABLED",
+                    f"autoreset mode {spec.autoreset_mode.name} and resets itself; "
+                    f"{OWNED_RESETS_CURE}",
                 )
 
     def _tell_plan_seed(self, spec: SessionSpec, plan_seed: int | None) -> None:
@@ -356,4 +371,5 @@ class _Run:
             elapsed_s=elapsed_s,
             stopped=stopped,
             conditions=self.conditions,
+            model_kwargs=self.model_kwargs,
         )

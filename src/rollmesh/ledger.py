@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,6 +20,7 @@ import msgspec
 from rollmesh import events
 from rollmesh.errors import JournalError, WorkerLost
 from rollmesh.opening import Endpoints, name_of
+from rollmesh.results.conditions import written
 from rollmesh.results.packed import PackedEpisodes
 from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.runtime.background_hooks import BackgroundHooks
@@ -112,6 +114,33 @@ class Ledger:
             with contextlib.suppress(JournalError):  # the run is being cancelled for it
                 self.journal.record_failed_attempt(_failed_attempt(lost))
 
+    def note_moved(self, *, is_sound: bool) -> None:
+        """Write down what playing has changed in model and env: the same ones may go on then.
+
+        Args:
+            is_sound: Whether all calls have come back. Else one that is under way may hold what is
+                looked at here, and the look is given up after `TOLD_S`.
+        """
+        if self.journal is None:
+            return
+        if is_sound:
+            self._look_what_moved(self.journal)
+            return
+        look = threading.Thread(
+            target=self._look_what_moved, args=(self.journal,), name="rollmesh-marks", daemon=True
+        )
+        look.start()
+        look.join(TOLD_S)
+
+    def _look_what_moved(self, journal: Journal) -> None:
+        from rollmesh.runs.marks import marks_of, moved_since
+        from rollmesh.runs.schema import MOVED_FACT
+
+        moved = moved_since(journal.marks, marks_of(self.run.model, self.run.env))
+        if moved:
+            with contextlib.suppress(JournalError, ValueError):  # said elsewhere, or it is closed
+                journal.note_facts({MOVED_FACT: moved})
+
     def noted(self, result: EvalResult) -> EvalResult:
         """Write down what this start came to, wait until all of it is on disk, and return it.
 
@@ -158,6 +187,7 @@ class Ledger:
             resumed=0 if self.journal is None else len(self.journal.finished),
             decision=None if self._prefix is None else self._prefix.decision,
             conditions=run.conditions,
+            model_kwargs=written(run.opening.model_kwargs),
         )
 
     def _opened(self) -> tuple[str, int]:

@@ -125,6 +125,8 @@ class FleetOpening:
         for name, task in self.setups.items():
             env = task.env if task.env is not None else next(iter(named), None)
             if env is not None:
+                if is_address(env):
+                    raise _served_in_a_task(task)
                 kwargs = {**(env_kwargs or {}), **task.env_kwargs}
                 targets[name] = EnvTarget.of(env, kwargs)
         return targets
@@ -427,6 +429,14 @@ def _places(env: object) -> list[Any]:
     if env is None:
         return []
     return list(cast("Sequence[Any]", env)) if isinstance(env, (list, tuple)) else [env]
+
+
+def _served_in_a_task(task: Task) -> InvalidSpec:
+    return InvalidSpec(
+        "env",
+        f"of task {task.name!r}: {task.env} is the address of a served env, and the env of a task "
+        "is built here; leave it out of the tasks and give the address as the env of the run",
+    )
 
 
 def is_given_env(env: object) -> bool:

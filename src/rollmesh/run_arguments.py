@@ -36,6 +36,7 @@ class RunArguments:
         workers: How many processes.
         run_dir: Where it is kept.
         new: Whether what is there is moved aside.
+        accept_changes: Whether a run goes on whose model or env is another under the same name.
         stop_when: The rule that ends it early, as text.
         max_errors: The failure budget.
         fleet: How workers are run.
@@ -46,6 +47,7 @@ class RunArguments:
     workers: Workers = None
     run_dir: PathArgument = None
     new: bool = False
+    accept_changes: bool = False
     stop_when: str | None = None
     max_errors: float | None = None
     fleet: FleetSettings | None = None
@@ -62,6 +64,10 @@ class RunArguments:
             raise InvalidSpec("fleet", "says how workers are run; give workers as well")
         if self.new and self.run_dir is None:
             raise InvalidSpec("new", "starts a run folder over; give run_dir as well")
+        if self.accept_changes and self.run_dir is None:
+            raise InvalidSpec(
+                "accept_changes", "goes on with the run in a folder; give run_dir as well"
+            )
 
     @property
     def is_wanted(self) -> bool:

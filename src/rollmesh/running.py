@@ -54,6 +54,12 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+OWNED_RESETS_CURE = (
+    "give an id or a factory with num_envs, or a vector env that takes a reset_mask "
+    "(gymnasium.make_vec(…, vectorization_mode='sync')) in mode DISABLED or NEXT_STEP"
+)
+"""What to give in place of a vector env that begins its episodes by itself."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
@@ -62,11 +68,13 @@ class RunFolder:
     Attributes:
         path: Its folder.
         new: Whether what is there is moved aside.
+        accept_changes: Whether it goes on with another model or env of the same name.
         command: The command line that started it, for `rollmesh retry`; None from Python.
     """
 
     path: Path
     new: bool = False
+    accept_changes: bool = False
     command: tuple[str, ...] | None = None
 
 
@@ -170,8 +178,8 @@ class PlannedRun:
             raise InvalidSpec(
                 "env" if self.folder is None else "run_dir",
                 f"needs an env whose episodes rollmesh starts itself, as plans and workers do, but "
-                f"this one has autoreset mode {spec.autoreset_mode.name} and resets itself; give a "
-                "factory, or build it with AutoresetMode.DISABLED",
+                f"this one has autoreset mode {spec.autoreset_mode.name} and resets itself; "
+                f"{OWNED_RESETS_CURE}",
             )
         driver = RouteDriver(
             spec,
@@ -184,10 +192,14 @@ class PlannedRun:
         spec.check_capabilities(capabilities)
         endpoints.hand_over()
         started_ns = SYSTEM_CLOCK.monotonic_ns()
+        is_sound = False
         try:
-            return driver.run(ledger.cancel)
+            report = driver.run(ledger.cancel)
+            is_sound = True
         finally:
             ledger.elapsed_s = (SYSTEM_CLOCK.monotonic_ns() - started_ns) / 1e9
+            ledger.note_moved(is_sound=is_sound)
+        return report
 
     def _opening_here(self) -> OpeningOptions:
         """Return how endpoints are opened: without workers by the arguments of the plan's env."""
@@ -232,7 +244,13 @@ class PlannedRun:
 
         facts = {**gather_facts(command=folder.command), **self._facts()}
         identity = self._identity()
-        with Journal.open(folder.path, identity=identity, facts=facts, new=folder.new) as journal:
+        with Journal.open(
+            folder.path,
+            identity=identity,
+            facts=facts,
+            new=folder.new,
+            accept_changes=folder.accept_changes,
+        ) as journal:
             yield journal
 
     def _facts(self) -> dict[str, Any]:
@@ -254,6 +272,7 @@ class PlannedRun:
 
     def _identity(self) -> Any:
         from rollmesh.runs.identity import RunIdentity
+        from rollmesh.runs.marks import marks_of
 
         template, opening = self.template, self.opening
         return RunIdentity(
@@ -262,6 +281,7 @@ class PlannedRun:
             planned=len(self.plan.episodes),
             env=self.env_name,
             model=model_identity(self.model),
+            marks=marks_of(self.model, self.env),
             settings={
                 **settings_of(template, opening),
                 "model_kwargs": written(opening.model_kwargs),
@@ -295,7 +315,12 @@ def plan_run(
     folder = None
     if arguments.run_dir is not None:
         command = None if arguments.command is None else tuple(arguments.command)
-        folder = RunFolder(path=Path(arguments.run_dir), new=arguments.new, command=command)
+        folder = RunFolder(
+            path=Path(arguments.run_dir),
+            new=arguments.new,
+            accept_changes=arguments.accept_changes,
+            command=command,
+        )
     if env is None and (nameless := [task.name for task in plan.tasks if task.env is None]):
         raise InvalidSpec(
             "env",
@@ -381,11 +406,14 @@ def tell_way_out(error: RouteError, *, on_error: OnError, is_kept: bool) -> None
     is_about_model = isinstance(error, (ModelFailed, OperationTimeout))
     if on_error != "continue" or not is_about_model or error.operation != "model.predict":
         return
-    again = "mend it and start the same run again, which goes on with the episodes that are left"
+    again = (
+        "mend it and start the same run again with accept_changes=True (--accept-changes), which "
+        "goes on with the episodes that are left"
+    )
     if not is_kept:
         again = (
-            "mend it; a kept run (run_dir=..., as rollmesh eval has of itself) started again goes "
-            "on with the episodes that are left"
+            "mend it; a kept run (run_dir=..., as rollmesh eval has of itself) started again with "
+            "accept_changes=True (--accept-changes) goes on with the episodes that are left"
         )
     first, gap, rest = str(error).partition("\n")
     hint = f"on_error='continue' is for faults of envs, and a model that fails ends a run: {again}"

@@ -209,14 +209,18 @@ def test_profile_tells_of_nan_and_refuses_such_thresholds() -> None:
         performance_profile(returns([1.0]), [])
 
 
-def test_the_interval_of_a_run_that_a_rule_stopped_is_the_rules() -> None:
+def test_rate_counts_and_interval_of_a_run_that_a_rule_stopped_are_the_rules() -> None:
     decision = StopRule.parse("width<0.3").update(60, 80)
     assert decision is not None
     result = successes([True] * 65 + [False] * 25, decision=decision)
     found = summarize_success(result)
     assert found is not None
-    assert found.rate.interval == decision.interval
-    assert [task.rate.interval for task in summarize_tasks(result)] == [decision.interval]
+    assert (found.successes, found.episodes, found.rate.value) == (60, 80, 0.75)
+    assert (found.rate.interval, found.exact) == (decision.interval, None)
+    assert "65 of 90; 10 were played beyond" in found.rate.note
+    (task,) = summarize_tasks(result)
+    assert (task.rate.value, task.rate.interval) == (0.75, decision.interval)
     other = summarize_success(result, confidence=0.9)
     assert other is not None
+    assert (other.successes, other.episodes) == (65, 90)
     assert other.rate.interval == wilson_interval(65, 90, 0.9)

@@ -229,6 +229,18 @@ def test_r2_a_plan_needs_resets_that_rollmesh_owns(field: str, arguments: dict[s
     env.close()
 
 
+def test_what_is_advised_for_an_env_that_resets_itself_can_be_followed() -> None:
+    theirs = gym.make_vec("CartPole-v1", num_envs=2)  # knows no reset_mask, in no mode
+    with pytest.raises(InvalidSpec, match=r"make_vec\(…, vectorization_mode='sync'\)"):
+        evaluate("random", theirs, episodes=2, base_seed=1)
+    theirs.close()
+    synced = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    lanes = evaluate("random", "CartPole-v1", episodes=2, base_seed=1, num_envs=2)
+    result = evaluate("random", synced, episodes=2, base_seed=1)
+    assert [e.total_reward for e in result.episodes] == [e.total_reward for e in lanes.episodes]
+    synced.close()
+
+
 def test_a_disabled_vector_env_is_seeded() -> None:
     env = vector(AutoresetMode.DISABLED)
     result = evaluate(zero, env, seeds=[5, 6, 7, 8])

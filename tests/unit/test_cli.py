@@ -162,6 +162,18 @@ def test_a_mistyped_env_of_a_later_task_exits_2(
     assert "has no attribute 'Evn'; did you mean 'Env'" in err
 
 
+@pytest.mark.parametrize("option", ["--seed", "--episodes"])
+def test_what_contradicts_a_plan_is_named_as_it_was_typed(
+    here: Path, capfd: pytest.CaptureFixture[str], option: str
+) -> None:
+    plan = here.parent / "plan.json"
+    plan.write_text(json.dumps({"seed": 1, "tasks": [{"name": "a", "episodes": 1}]}))
+    words = (f"{here.name}:Env", "--model", f"{here.name}:zero", "--plan", str(plan))
+    assert main(["eval", *words, option, "3"]) == exit_codes.BAD_ARGUMENTS
+    err = capfd.readouterr()[1]
+    assert f"error: {option}: contradicts --plan, which says which episodes there are" in err
+
+
 def test_errored_episodes_exit_3(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code = run_eval(here, "-n", "3", "--env-kwargs", '{"breaks_on": 2}', "--on-error", "continue")
     assert code == exit_codes.SPOILED_EPISODES
@@ -186,6 +198,10 @@ def test_a_rule_about_success_that_the_env_never_feeds_is_said(
         (["--episodes", "2", "--env-kwargs", "[1]"], "JSON object"),
         (["--episodes", "2", "--env-kwargs", "{length: 3}"], "JSON object"),
         (["--episodes", "2", "--env-kwargs", '{"size": 3}'], "takes no 'size'"),
+        (
+            ["--episodes", "2", "--model-kwargs", '{"size": 3}'],
+            "zero takes no 'size'",
+        ),
         (["--episodes", "2", "--limits", '{"stepMs": 3}'], "unknown limit"),
         (["--episodes", "-2"], "0 or more"),
         (["--episodes", "2", "--on-error", "ignore"], "ignore"),

@@ -428,6 +428,20 @@ def test_a_gate_is_closed_where_one_of_the_two_is_not_finished(strict: bool) -> 
         assert "again by the same command" in " ".join(found.gate(strict=strict).reasons)
 
 
+def test_models_are_told_with_what_they_were_built_with() -> None:
+    a, b = (
+        successes([True] * 80, model="my:Noisy", model_kwargs={"eps": eps, "token": "hush"})
+        for eps in ("0.8", "0.7")
+    )
+    found = compare(a, b)
+    assert (found.a, found.b) == ("my:Noisy(eps=0.8)", "my:Noisy(eps=0.7)")
+    assert found.conditions == (), "what is compared is no condition"
+    assert "my:Noisy(eps=0.7)" in repr(found)
+    long = compare(a, replace(b, model_kwargs={"path": "x" * 500})).b
+    assert len(long) < 80
+    assert long.endswith(" …)")
+
+
 def test_a_run_that_a_declared_rule_ended_is_finished() -> None:
     a = successes([True] * 80)
     decision = StopRule.parse("width<0.3").update(80, 80)

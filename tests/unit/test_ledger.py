@@ -43,7 +43,9 @@ def test_a_rule_that_stopped_a_run_gives_its_interval(tmp_path):
     assert result.decision is not None
     assert result.stopped == result.decision.reason
     assert result.success_interval == result.decision.interval
-    assert f"interval of width<0.4, decided on {result.decision.n}" in repr(result)
+    counts = f"{result.decision.successes} of {result.decision.n}"
+    assert f"{counts} episodes, decided by width<0.4" in repr(result)
+    assert result.success_counts == (result.decision.successes, result.decision.n)
     assert "sequential Clopper-Pearson" in repr(result)
     stored = read_run(folder).result
     assert stored.decision == result.decision
@@ -56,6 +58,26 @@ def test_a_rule_that_stopped_a_run_gives_its_interval(tmp_path):
     whole = evaluate(zero, Walk, **arguments)
     assert (whole.decision, len(whole.episodes)) == (None, 400)
     assert read_run(folder).result.decision is None
+
+
+class Noisy:
+    """A model that is told how noisy it is to be."""
+
+    def __init__(self, eps: float = 0.0) -> None:
+        self.eps = eps
+
+    def predict(self, observation) -> int:
+        del observation
+        return 0
+
+
+def test_a_result_knows_what_its_model_was_built_with(tmp_path):
+    for kept in ({}, {"run_dir": tmp_path}):
+        given = {"model_kwargs": {"eps": 0.7}, **kept}
+        result = evaluate(f"{__name__}:Noisy", Walk, episodes=2, base_seed=5, **given)
+        assert result.model_called == f"{__name__}:Noisy(eps=0.7)"
+        assert EvalResult.from_json(result.to_json()).model_called == result.model_called
+    assert read_run(tmp_path).result.model_called == result.model_called
 
 
 class Stuck(Hooks):

@@ -10,6 +10,7 @@ import pytest
 
 from rollmesh.events import MetricRow, TelemetrySnapshot
 from rollmesh.results import EpisodeResult, EvalResult
+from rollmesh.results.stopping import StopRule
 
 
 def episode(index: int, reward: float = 1.0, **over: Any) -> EpisodeResult:
@@ -204,3 +205,50 @@ def test_how_often_a_model_that_answers_with_chunks_was_asked_is_shown() -> None
 
 def test_equal_returns_are_shown_as_such() -> None:
     assert "(all equal)" in repr(result(episode(0, 500.0), episode(1, 500.0)))
+
+
+def decided(*, errors: tuple[int, ...] = (), rest: int = 36) -> EvalResult:
+    """31 of the first 38 that say so succeed, and two thirds of those beyond."""
+    decision = StopRule.parse("width<0.3").update(31, 38)
+    assert decision is not None
+    outcomes = [i >= 7 for i in range(38)] + [i % 3 > 0 for i in range(rest)]
+    for place in errors:
+        outcomes.insert(place, None)
+    episodes = [
+        episode(i, success=said, error="broke" if said is None else None)
+        for i, said in enumerate(outcomes)
+    ]
+    return result(*episodes, planned=400, decision=decision)
+
+
+def test_rate_counts_and_interval_are_those_of_the_decision() -> None:
+    found = decided()
+    interval = found.success_interval
+    assert found.success_rate == 31 / 38
+    assert interval is not None
+    assert interval.low < 31 / 38 < interval.high
+    assert (found.success_counts, found.success_counts_of_all) == ((31, 38), (55, 74))
+    first, second, *_ = found.summary()
+    assert (first.label, first.value) == ("success rate", "0.816")
+    assert first.note == "31 of 38 episodes, decided by width<0.3"
+    assert (second.label, second.value) == ("all played", "0.743")
+    assert second.note == "55 of 74; 36 were played beyond"
+    table = json.loads(found.to_json())
+    assert table["success_rate"] == 31 / 38
+    assert (table["success_counts"], table["success_counts_of_all"]) == ([31, 38], [55, 74])
+    assert table["success_rate_of_all"] == 55 / 74
+    assert EvalResult.from_json(found.to_json()).success_rate == 31 / 38
+
+
+def test_where_nothing_was_played_beyond_a_decision_nothing_is_said_of_it() -> None:
+    found = decided(rest=0)
+    assert found.success_rate == found.success_rate_of_all == 31 / 38
+    assert "all played" not in repr(found)
+    assert "1 was played beyond" in repr(decided(rest=1))
+
+
+def test_bounds_beside_a_decision_are_of_its_own_episodes() -> None:
+    found = decided(errors=(3, 9, 70))
+    assert found.num_errors == 3
+    assert found.success_bounds == (31 / 40, 33 / 40)
+    assert decided(errors=(70,)).success_bounds == (31 / 38, 31 / 38)

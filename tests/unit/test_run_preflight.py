@@ -52,6 +52,18 @@ def test_arguments_that_a_later_env_does_not_take_are_refused_before_any_episode
         evaluate(policy, Walker, plan=plan)
 
 
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_task_that_names_a_served_env_is_told_where_the_address_goes(workers):
+    with rollmesh.EnvServer(Walker, "rollmesh+unix://") as server:
+        later = Task(name="later", env=server.address, episodes=1)
+        tasks = (Task(name="good", env=WALKER, episodes=1), later)
+        told = r"^env: of task 'later': \S+ is the address of a served env.*env of the run$"
+        with pytest.raises(InvalidSpec, match=told):
+            evaluate(policy, plan=Plan(seed=3, tasks=tasks), workers=workers)
+        there = Plan(seed=3, tasks=(Task(name="later", episodes=1),))
+        assert len(evaluate(policy, server.address, plan=there).episodes) == 1
+
+
 def test_workers_for_a_served_env_are_told_what_to_give_instead(caplog):
     with rollmesh.EnvServer(Walker, "rollmesh+unix://") as server:
         one = evaluate(policy, server.address, episodes=2, workers=2)

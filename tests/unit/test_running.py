@@ -513,15 +513,31 @@ def test_r29_a_model_that_raises_ends_the_run_and_the_error_names_the_way_out(tm
     assert "Traceback" in str(caught.value)
     assert caught.value.result.stopped == first
     assert [e.error for e in caught.value.result.episodes] == [None]
+    assert "accept_changes=True" in hint
+    with pytest.raises(RunChanged, match="model: attribute left is another"):
+        evaluate(GivesUp(is_mended=True), Walk, on_error="continue", **given)
+    given["accept_changes"] = True
     result = evaluate(GivesUp(is_mended=True), Walk, on_error="continue", **given)
     assert [e.error for e in result.episodes] == [None] * 3
     assert result.resumed == 1
 
 
 def test_r29_without_a_folder_the_error_of_a_model_names_run_dir():
-    with pytest.raises(rollmesh.ModelFailed, match=r"kept run \(run_dir=") as caught:
+    with pytest.raises(rollmesh.ModelFailed, match=r"kept run \(run_dir="):
         evaluate(GivesUp(), Walk, seeds=[4, 1, 2], on_error="continue")
-    assert [e.error is None for e in caught.value.result.episodes] == [True, False]
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("on_error", ["raise", "continue"])
+def test_what_was_played_when_a_model_fails_counts_as_not_run(tmp_path, is_kept, on_error):
+    """An exception of the policy spoils no rate as a fault of the env does; the error names it."""
+    kept = {"run_dir": tmp_path} if is_kept else {}
+    with pytest.raises(rollmesh.ModelFailed, match="seed 1") as caught:
+        evaluate(GivesUp(), Walk, seeds=[4, 1, 2], on_error=on_error, **kept)
+    result = caught.value.result
+    assert (len(result.episodes), result.num_errors, result.num_not_run) == (1, 0, 2)
+    assert result.success_bounds == (1.0, 1.0)
+    assert caught.value.episode_id
 
 
 def test_r29_errors_of_envs_and_of_runs_that_raise_say_nothing_of_the_model():

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import gymnasium as gym
@@ -16,8 +17,10 @@ import pytest
 from rollmesh.cli import exit_codes, main
 from rollmesh.cli.retry_command import again
 from rollmesh.events import MetricRow, TelemetrySnapshot
+from rollmesh.results.stopping import StopRule
 from rollmesh.runs.journal import Journal
 from rollmesh.runs.reading import read_run
+from rollmesh.runs.schema import DECISION_FACT
 from tests.unit.runs_toys import StillClock, episode, identity
 
 SNAPSHOT = TelemetrySnapshot(
@@ -124,6 +127,52 @@ def test_show_has_tasks_causes_attempts_and_phases(capfd):
     assert any(line.split() == ["3", "b", "3", "finished"] for line in lines)
     (phase,) = [line for line in lines if line.startswith("model.predict")]
     assert phase.split() == ["model.predict", "1,234", "61.7", "48.000", "71.500", "99.0"]
+
+
+def test_runs_and_show_give_the_rate_that_a_decision_is_of(capfd):
+    decision = StopRule.parse("width<0.95").update(2, 2)
+    facts = {DECISION_FACT: asdict(decision)}
+    with Journal.open("runs/a", identity=identity(), facts=facts) as journal:
+        for index in range(4):
+            journal.record(episode(index, task="", success=index < 2))
+    ends = f"[{decision.interval.low:.3f}, {decision.interval.high:.3f}]"
+    assert f"1.000 {ends}" in said(capfd, "runs")[1]
+    out = said(capfd, "show", "a")[1]
+    (row,) = [line for line in out.splitlines() if line.startswith("(all)")]
+    assert row.split()[1:5] == ["4", "1.000", *ends.split()]
+    told = "  success is 2 of 2, decided by width<0.95; of all played 0.500, 2 of 4; 2 were played"
+    assert told in out
+    (task,) = json.loads(said(capfd, "show", "a", "--json")[1])["tasks"].values()
+    assert (task["success_rate"], task["success_rate_of_all"]) == (1.0, 0.5)
+
+
+def test_show_says_which_starts_its_durations_are_of(capfd):
+    def line():
+        return said(capfd, "show", "a")[1].splitlines()[-1]
+
+    make("a", count=2)
+    assert line().startswith("model.predict")
+    make("a", count=0)
+    assert line() == "  of all 2 starts; p50 and p99 of the last of them"
+    with Journal.open("runs/a", identity=identity(), facts={}):
+        pass
+    assert line() == "  of 2 of 3 starts; p50 and p99 of the last of them"
+
+
+def test_runs_and_show_tell_what_a_model_and_an_env_were_built_with(capfd):
+    given = {"eps": "0.8", "token": '"hush"'}
+    settings = {"model_kwargs": given, "env_kwargs": {"slow": '"a"', "token": '"hush"'}}
+    with Journal.open("runs/a", identity=identity(settings=settings), facts={}) as journal:
+        journal.record(episode(0))
+    listed, shown = said(capfd, "runs")[1], said(capfd, "show", "a")[1]
+    assert listed.rstrip().endswith("toy:policy(eps=0.8)")
+    assert shown.startswith('a: toy:policy(eps=0.8) in Toy-v0(slow="a")\n')
+    assert "hush" not in listed + shown + said(capfd, "runs", "--json")[1]
+    table = json.loads(said(capfd, "show", "a", "--json")[1])
+    assert (table["result"]["model"], table["result"]["model_kwargs"]) == (
+        "toy:policy",
+        {"eps": "0.8"},
+    )
 
 
 def test_show_takes_a_path_and_a_run_that_goes_on(capfd, home):

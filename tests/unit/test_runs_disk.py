@@ -9,8 +9,11 @@ import sqlite3
 
 import pytest
 
+from rollmesh.errors import JournalError
 from rollmesh.runs import disk
 from rollmesh.runs.disk import MovedAway, check_place, is_network, name_trouble, place_of
+from rollmesh.runs.journal import Journal
+from tests.unit.runs_toys import identity
 
 FULL = sqlite3.OperationalError("database or disk is full")
 BROKEN = sqlite3.OperationalError("disk I/O error")
@@ -126,3 +129,15 @@ def test_a_copy_of_trouble_says_the_same(tmp_path):
     other = copy.copy(failure)
     assert str(other) == str(failure)
     assert (other.errno, other.acknowledged, other.path) == (errno.ENOSPC, 7, failure.path)
+
+
+def test_a_folder_that_cannot_be_made_is_not_said_to_have_been_moved(tmp_path):
+    for folder, path in (("/proc/nowhere", "/proc/nowhere"), (tmp_path / "file" / "a", None)):
+        (tmp_path / "file").touch()
+        with pytest.raises(JournalError, match="cannot make") as caught:
+            Journal.open(folder, identity=identity(), facts={})
+        assert "it goes on from there" not in str(caught.value)
+        assert "Leave" not in str(caught.value)
+        assert caught.value.path == (path or str(folder))
+        assert caught.value.acknowledged == 0
+    assert "leads through folders only" in str(caught.value)

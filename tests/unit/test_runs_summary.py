@@ -91,6 +91,19 @@ def test_phases_come_by_the_time_they_took_altogether(tmp_path):
     assert summary.slowest_phases(stored(tmp_path / "none")) == ()
 
 
+def test_phases_of_several_starts_are_summed_and_a_start_without_any_is_told(tmp_path):
+    snapshot = TelemetrySnapshot(horizon="session", rows=ROWS)
+    later = TelemetrySnapshot(horizon="session", rows=(metric("env.step", 10, 0.5),))
+    stored(tmp_path, telemetry=snapshot)
+    stored(tmp_path)
+    run = stored(tmp_path, telemetry=later)
+    predict, step = summary.slowest_phases(run)
+    assert (predict.count, predict.p50_ms) == (100, 50.0)
+    assert (step.count, step.total_s, step.max_ms) == (1010, 2.005, 6.0)
+    assert (step.p50_ms, step.p99_ms) == (0.5, 1.0)
+    assert (summary.starts_with_phases(run), len(run.starts)) == (2, 3)
+
+
 def test_everything_is_plain_json(tmp_path):
     run = stored(
         tmp_path,

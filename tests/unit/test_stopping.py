@@ -246,29 +246,3 @@ def test_a_decision_does_not_change_any_more() -> None:
         assert found == decided
     assert decided is not None
     assert prefix.n == decided.n < 50
-
-
-def test_the_prefix_follows_the_order_in_which_episodes_are_handed_out() -> None:
-    prefix = PlanPrefix(StopRule.parse("width<0.01"), order=[0, 10, 1, 11])
-    prefix.record(10, True)
-    prefix.record(1, True)
-    assert prefix.length == 0
-    prefix.record(0, False)
-    assert (prefix.length, prefix.successes) == (3, 2)
-
-
-def test_a_round_has_at_least_one_episode() -> None:
-    with pytest.raises(InvalidSpec, match="round_size"):
-        PlanPrefix(StopRule.parse("success>0.2"), round_size=0)
-
-
-def test_a_rule_is_asked_only_after_whole_rounds() -> None:
-    rule = StopRule.parse("success>0.3")
-    first = next(n for n in range(1, 20) if rule.update(n, n) is not None)
-    size = first + 2
-    prefix = PlanPrefix(rule, round_size=size)
-    for index in range(size - 1):
-        assert prefix.record(index, True) is None
-    decision = prefix.record(size - 1, True)
-    assert decision is not None
-    assert decision.n == size

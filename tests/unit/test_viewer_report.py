@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from rollmesh.events import TelemetrySnapshot
+from rollmesh.results.stopping import StopRule
 from rollmesh.viewer.report.data import (
     LostAttempt,
     ReportData,
@@ -171,6 +173,15 @@ def test_tasks_have_a_row_each_and_their_interval_in_the_plot():
     for task in ("lift", "stack", "pour"):
         assert read.words.count(task) >= 3
     assert "for all tasks of which these are a sample" in read.text.lower()
+
+
+def test_the_rate_of_a_run_that_a_rule_ended_is_that_of_the_decision():
+    decision = StopRule.parse("width<0.3").update(38, 38)
+    ended = result([episode(i, success=i < 38) for i in range(74)])
+    run = ReportData(name="runs/mine", result=replace(ended, decision=decision))
+    text = Reader(page([run])).text
+    assert "Success rate 1.00 [0.891, 1.00] · 38 of 38, decided by width<0.3" in text
+    assert "of all played 38 of 74; 36 were played beyond." in text
 
 
 def test_several_runs_are_compared_with_the_first():

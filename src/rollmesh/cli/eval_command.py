@@ -104,7 +104,8 @@ def eval_command(
     on_error
         Whether a fault of an env (it raises, exits, hangs past a limit) ends the run (raise) or
         only its episode (continue, which is so with workers if left out). A model that raises or
-        hangs ends the run in any case; the same command goes on with what is left.
+        hangs ends the run in any case; the same command goes on with what is left, with
+        --accept-changes if the model's code was mended.
     conformance
         What happens to a value outside its space: a warning (the result then names the episodes
         with such observations), an error, or nothing.
@@ -139,6 +140,8 @@ def eval_command(
             }
             fix_working_directory()
             run = run or RunFlags()
+            if run.plan is not None:
+                _refuse_beside_plan({"--episodes": episodes, "--seed": seed})
             if episodes is None and run.plan is None:
                 output.note("error: --episodes is missing.\nsee rollmesh eval --help")
                 return exit_codes.BAD_ARGUMENTS
@@ -159,6 +162,12 @@ def eval_command(
             return exit_codes.INTERRUPTED
         style: _Style = "lines" if json_lines else "json" if json else "text"
         return _run(output, model, env, arguments, folder=folder, grace_s=run.grace_s, style=style)
+
+
+def _refuse_beside_plan(options: dict[str, int | None]) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise InvalidSpec(option, "contradicts --plan, which says which episodes there are")
 
 
 def json_object(option: str, text: str | None) -> dict[str, Any] | None:
@@ -293,7 +302,7 @@ def _evaluate(
     model: str, env: str | None, arguments: dict[str, Any], *, folder: Folder | None, tally: Tally
 ) -> tuple[EvalResult | None, BaseException | None]:
     kept: dict[str, Any] = {}
-    unkept = {**arguments, "new": False}
+    unkept = {**arguments, "new": False, "accept_changes": False}
     if folder is None:
         tally.count_as_stored()
     else:

@@ -40,6 +40,13 @@ class RunFlags:
     ] = None
     journal: Annotated[bool, Parameter(help="Keep the run in a folder.")] = True
     new: Annotated[bool, _flag("Start over; what is in the folder is moved aside.")] = False
+    accept_changes: Annotated[
+        bool,
+        _flag(
+            "Go on with the run in the folder though the model's code is another than in its "
+            "earlier starts (it was mended)."
+        ),
+    ] = False
     stop_when: Annotated[
         str | None, _flag("End early once that is known, such as 'width<0.05'.")
     ] = None
@@ -98,6 +105,7 @@ class RunFlags:
             "plan": None if self.plan is None else load_plan(self.plan),
             "workers": self.workers,
             "new": self.new,
+            "accept_changes": self.accept_changes,
             "stop_when": self.stop_when,
             "max_errors": self.max_errors,
             "fleet": settings if self.is_fleet else None,

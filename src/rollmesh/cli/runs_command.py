@@ -15,6 +15,7 @@ from rollmesh.cli import exit_codes
 from rollmesh.cli.output import own_output
 from rollmesh.cli.run_folders import runs_root
 from rollmesh.cli.tables import print_table
+from rollmesh.results.conditions import called
 from rollmesh.results.stats import wilson_interval
 
 if TYPE_CHECKING:
@@ -87,17 +88,20 @@ def _cells(glance: RunGlance) -> tuple[str, ...]:
     mean = "-" if glance.mean_return is None else f"{glance.mean_return:.4g}"
     env = glance.typed or glance.env  # wrappers of one env all go by its name
     success = _success(glance)
-    return (name, glance.status or "", episodes, success, mean, when, env, glance.model)
+    model = called(glance.model, glance.model_kwargs)
+    return (name, glance.status or "", episodes, success, mean, when, env, model)
 
 
 def _success(glance: RunGlance) -> str:
-    interval = wilson_interval(glance.num_successes, glance.num_said)
-    if glance.decision is not None:
+    good, said = glance.num_successes, glance.num_said
+    if glance.decision is not None:  # the rate that its interval is of
+        good, said = glance.decision.successes, glance.decision.n
         interval = glance.decision.interval
-    if interval is None or not glance.num_said:
+    else:
+        interval = wilson_interval(good, said)
+    if interval is None or not said:
         return "-"
-    rate = glance.num_successes / glance.num_said
-    return f"{rate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+    return f"{good / said:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _values(glance: RunGlance) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -12,10 +12,12 @@ from rollmesh.cli.output import own_output
 from rollmesh.cli.runs_command import find_run, local_time
 from rollmesh.cli.tables import print_table
 from rollmesh.errors import RunError
+from rollmesh.results.conditions import called
 from rollmesh.results.odd import printable
+from rollmesh.results.table import more_played
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rollmesh.cli.output import Output
     from rollmesh.results.result import EvalResult
@@ -67,8 +69,10 @@ def show_command(
 
 
 def _head(run: StoredRun) -> Iterator[str]:
+    from rollmesh.runs.schema import ACCEPTED_FACT
+
     result = run.result
-    yield f"{run.name}: {result.model} in {result.env}"
+    yield f"{run.name}: {result.model_called} in {called(result.env, _env_kwargs(result))}"
     done = f"{len(result.episodes)} of {result.planned} episodes"
     why = f" ({result.stopped})" if result.stopped else ""
     if run.status == "killed":
@@ -81,6 +85,25 @@ def _head(run: StoredRun) -> Iterator[str]:
         count = len(run.retried)
         were = "1 errored episode was" if count == 1 else f"{count} errored episodes were"
         yield f"  {were} set aside to be run again"
+    for start in run.starts:
+        accepted: Mapping[str, Any] = start.facts.get(ACCEPTED_FACT) or {}
+        if count := accepted.get("after"):
+            after = "1 episode" if count == 1 else f"{count} episodes"
+            yield f"  changed after {after}, and accepted: {'; '.join(accepted['changes'])}"
+
+
+def _env_kwargs(result: EvalResult) -> Mapping[str, Any]:
+    """Return what the env was built with: that of the run, and of its one task."""
+    from rollmesh.runs.conditions import arguments_in
+
+    conditions = result.conditions
+    if conditions is None:
+        return {}
+    tasks = conditions.tasks.values() if len(conditions.tasks) == 1 else ()
+    given: dict[str, Any] = {}
+    for table in (conditions.settings, *tasks):
+        given |= arguments_in(table, "env_kwargs")
+    return given
 
 
 def _show_tasks(output: Output, run: StoredRun) -> None:
@@ -90,6 +113,12 @@ def _show_tasks(output: Output, run: StoredRun) -> None:
         rows.append(_task_cells("(all)", run.result))
     headers = ("task", "episodes", "errored", "success", "95 %", "mean return", "95 %  ", "length")
     _show(output, headers, rows, ("episodes", "errored", "success", "mean return", "length"))
+    decision = run.result.decision
+    if decision is not None:
+        line = f"  success is {decision.successes} of {decision.n}, decided by {decision.rule}"
+        more = more_played(run.result)
+        of_all = f"; of all played {run.result.success_rate_of_all:.3f}, {more}" if more else ""
+        output.result(line + of_all)
 
 
 def _task_cells(task: str, result: EvalResult) -> tuple[str, ...]:
@@ -146,7 +175,7 @@ def _show_again(output: Output, run: StoredRun) -> None:
 
 
 def _show_phases(output: Output, run: StoredRun) -> None:
-    from rollmesh.runs.summary import slowest_phases
+    from rollmesh.runs.summary import slowest_phases, starts_with_phases
 
     rows = [
         (
@@ -161,6 +190,11 @@ def _show_phases(output: Output, run: StoredRun) -> None:
     ]
     headers = ("slowest phases", "calls", "total s", "p50 ms", "p99 ms", "longest ms")
     _show(output, headers, rows, headers[1:])
+    told, starts = starts_with_phases(run), len(run.starts)
+    if rows and starts > 1:
+        which = f"{told} of {starts} starts" if told < starts else f"all {starts} starts"
+        last = "; p50 and p99 of the last of them" if told > 1 else ""
+        output.result(f"  of {which}{last}")
 
 
 def _show(

@@ -24,11 +24,13 @@ from rollmesh.results.stats import (
     stratified_interval,
     wilson_interval,
 )
+from rollmesh.results.table import more_played
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from rollmesh.results.result import EpisodeResult, EvalResult
+    from rollmesh.results.stopping import StopDecision
 
 _QUARTERS = 4
 _FEWEST_FOR_IQM = 10
@@ -58,12 +60,16 @@ class Estimate:
 class SuccessSummary:
     """How often episodes succeeded.
 
+    Where a rule ended the run, and its interval is of the confidence that is asked for, all this is
+    of the episodes that it was decided on; a note says how many were played beyond.
+
     Attributes:
         successes: Number of successes.
         episodes: Number of finished episodes whose env says.
         tasks: Number of tasks among these.
-        rate: The rate, with Wilson's interval.
-        exact: The interval of Clopper and Pearson, which never covers less than it says.
+        rate: The rate, with Wilson's interval, or with the rule's.
+        exact: The interval of Clopper and Pearson, which never covers less than it says; None where
+            a rule decided, for it would not hold after somebody waited for it.
     """
 
     successes: int
@@ -99,8 +105,9 @@ class TaskSummary:
         task: Its name; `""` in a plan without tasks.
         episodes: Number of episodes that ended.
         errors: Number of these that were spoiled by a fault; in no rate and no mean.
-        successes: Number of successes.
-        rate: The rate of successes among those that say, with Wilson's interval.
+        successes: Number of successes, all of them.
+        rate: The rate of successes among those that say, with Wilson's interval; that of the
+            decision, with its interval, where a rule ended the run.
         mean_return: The mean return, with its interval.
     """
 
@@ -164,13 +171,17 @@ def summarize_success(
     if n == 0:
         return None
     good = int(sum(map(sum, groups.values())))
-    rate = Estimate(
-        value=good / n,
-        interval=_rate_interval(result, good, n, confidence),
-        clustered=cluster_interval(groups.values(), confidence),
-        note=_about_clusters(len(groups)),
-    )
-    exact = clopper_pearson_interval(good, n, confidence)
+    if (decision := _decision(result, confidence)) is not None:
+        good, n = decision.successes, decision.n
+        rate, exact = _decided_rate(result, decision), None
+    else:
+        rate = Estimate(
+            value=good / n,
+            interval=wilson_interval(good, n, confidence),
+            clustered=cluster_interval(groups.values(), confidence),
+            note=_about_clusters(len(groups)),
+        )
+        exact = clopper_pearson_interval(good, n, confidence)
     return SuccessSummary(successes=good, episodes=n, tasks=len(groups), rate=rate, exact=exact)
 
 
@@ -294,14 +305,22 @@ def _iqm_estimate(groups: Sequence[Sequence[float]], confidence: float) -> Estim
     )
 
 
-def _rate_interval(
-    result: EvalResult, successes: int, n: int, confidence: float
-) -> Interval | None:
-    """Return Wilson's interval, or that of the rule which the run was stopped by."""
+def _decision(result: EvalResult, confidence: float) -> StopDecision | None:
+    """Return what a rule decided about a run of one task, where its interval is the one wanted."""
     decision = result.decision
-    if decision is not None and decision.interval.confidence == confidence:
-        return decision.interval
-    return wilson_interval(successes, n, confidence)
+    if decision is None or decision.interval.confidence != confidence or len(result.tasks) != 1:
+        return None
+    return decision
+
+
+def _decided_rate(result: EvalResult, decision: StopDecision) -> Estimate:
+    more = more_played(result)
+    note = f"success rate decided by {decision.rule} on {decision.n} episodes"
+    return Estimate(
+        value=decision.successes / decision.n,
+        interval=decision.interval,
+        note=note if more is None else f"{note}; of all played {more}",
+    )
 
 
 def _task_summary(
@@ -309,11 +328,14 @@ def _task_summary(
 ) -> TaskSummary:
     finished = [e for e in ran if e.error is None]
     said = [e.success for e in finished if e.success is not None]
-    rate = Estimate(
-        value=sum(said) / len(said) if said else None,
-        interval=_rate_interval(result, sum(said), len(said), confidence),
-        note="" if said else "no finished episode says whether it succeeded",
-    )
+    if (decision := _decision(result, confidence)) is not None:
+        rate = _decided_rate(result, decision)
+    else:
+        rate = Estimate(
+            value=sum(said) / len(said) if said else None,
+            interval=wilson_interval(sum(said), len(said), confidence),
+            note="" if said else "no finished episode says whether it succeeded",
+        )
     returns = [e.total_reward for e in finished]
     empty = Estimate(value=None, interval=None, note="no episode finished")
     return TaskSummary(

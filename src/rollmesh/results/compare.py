@@ -426,7 +426,7 @@ def _unfinished(a: EvalResult, b: EvalResult) -> Iterable[str]:
 
 
 def _name(result: EvalResult, fallback: str) -> str:
-    return result.model or fallback
+    return result.model_called or fallback
 
 
 def _check_results(*results: Any) -> None:

@@ -59,8 +59,8 @@ class Comparison:
         metric: `success` (rates) or `return` (means).
         verdict: `better`, `worse` or `equivalent` is what B is; `underpowered` says that these
             episodes cannot tell.
-        a: Name of A's model.
-        b: Name of B's model.
+        a: Name of A's model, with its keyword arguments.
+        b: That of B's.
         a_value: Success rate or mean return of A over the pairs; None without pairs.
         b_value: That of B.
         difference: That of B less that of A.

@@ -20,7 +20,7 @@ _OF_TASK = (
     "initial_state_option",
     "max_episode_steps",
 )
-_UNTOLD = "token"
+UNTOLD = "token"
 """An argument that decides nothing of what is played, and is not to be told; see `RemoteEnv`."""
 _MOST_SHOWN = 60
 _MOST_TOLD = 6
@@ -106,6 +106,18 @@ def written(arguments: Mapping[str, Any] | None) -> dict[str, str]:
     return {key: _text_of(value) for key, value in _without_token(arguments or {}).items()}
 
 
+def called(name: str, arguments: Mapping[str, Any] | None) -> str:
+    """Return a name with what it was built with: `my:Noisy(eps=0.7)`; cut off where that is long.
+
+    Args:
+        name: Of a model or an env.
+        arguments: As `written` gives them, or plain values; a token is not shown.
+    """
+    given = _without_token(arguments or {})
+    text = ", ".join(f"{key}={_shown(value)}" for key, value in given.items())
+    return f"{name}({_cut(text)})" if text else name
+
+
 def _text_of(value: _Argument) -> str:
     try:
         return json.dumps(_plain(value), sort_keys=True)
@@ -114,7 +126,7 @@ def _text_of(value: _Argument) -> str:
 
 
 def _without_token(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in arguments.items() if key != _UNTOLD}
+    return {key: value for key, value in arguments.items() if key != UNTOLD}
 
 
 def _plain(value: _Argument) -> Any:
@@ -167,5 +179,8 @@ def _given(values: Mapping[str, Any], name: str) -> object:
 def _shown(value: object) -> str:
     if value is None:
         return "none"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 2]} …"

@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from rollmesh.results.conditions import Conditions
-from rollmesh.results.odd import OddPlace, odd_lines, odd_places, printable
+from rollmesh.results.conditions import Conditions, called
+from rollmesh.results.odd import OddPlace, odd_places
 from rollmesh.results.stats import (
-    METHOD_NAMES,
     Interval,
     bootstrap_interval,
     mean,
     wilson_interval,
 )
 from rollmesh.results.stopping import StopDecision
+from rollmesh.results.table import SummaryRow, brief, table_rows
 from rollmesh.spaces.conformance import OddObservations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
     from rollmesh.events import TelemetrySnapshot
     from rollmesh.runtime.report import EpisodeSummary
@@ -107,10 +106,14 @@ class EvalResult:
         run_dir: The folder that the run is kept in, or None.
         resumed: How many of the episodes had ended in earlier starts of the run; `telemetry` knows
             nothing of these.
-        decision: What the rule decided that the run was to stop by, or None; the success rate's
-            interval is the decision's then, for it holds although somebody waited for it.
+        decision: What the rule decided that the run was to stop by, or None. The success rate, its
+            counts and its interval are the decision's then: that interval holds although somebody
+            waited for it, and it is of these episodes. Those that ended later are in
+            `success_rate_of_all`, and in all other numbers.
         conditions: What the episodes were played under, as far as anybody knows; `compare` says
             where those of two results differ.
+        model_kwargs: The keyword arguments that the model was built with, as JSON texts, without a
+            token.
     """
 
     episodes: tuple[EpisodeResult, ...]
@@ -127,11 +130,17 @@ class EvalResult:
     resumed: int = 0
     decision: StopDecision | None = None
     conditions: Conditions | None = field(default=None, repr=False, hash=False)
+    model_kwargs: Mapping[str, str] = field(default_factory=dict[str, str], repr=False, hash=False)
     _finished: tuple[EpisodeResult, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         finished = tuple(e for e in self.episodes if e.error is None)
         object.__setattr__(self, "_finished", finished)
+
+    @property
+    def model_called(self) -> str:
+        """The model's name with its keyword arguments, as people read it: `my:Noisy(eps=0.7)`."""
+        return called(self.model, self.model_kwargs)
 
     # Rates over the episodes whose env says.
 
@@ -165,19 +174,33 @@ class EvalResult:
         for episode in self.episodes:
             groups.setdefault(episode.task, []).append(episode)
         return {
-            task: replace(self, episodes=tuple(of_it), telemetry=None, planned=len(of_it))
+            task: replace(
+                self,
+                episodes=tuple(of_it),
+                telemetry=None,
+                planned=len(of_it),
+                decision=self.decision if len(groups) == 1 else None,
+            )
             for task, of_it in groups.items()
         }
 
-    @cached_property
-    def _verdicts(self) -> tuple[bool, ...]:
-        return tuple(e.success for e in self._finished if e.success is not None)
+    @property
+    def success_counts(self) -> tuple[int, int] | None:
+        """Number of successes, and of the episodes that the success rate is of; None of none.
+
+        Where a rule decided something these are the episodes that it was decided on.
+        """
+        if self.decision is not None:
+            return self.decision.successes, self.decision.n
+        return self.success_counts_of_all
 
     @property
     def success_rate(self) -> float | None:
-        """Rate of successes among the episodes whose env says; None if none does."""
-        said = self._verdicts
-        return sum(said) / len(said) if said else None
+        """Rate of successes among the episodes whose env says; None if none does.
+
+        Where a rule decided something it is the rate among those that it was decided on.
+        """
+        return _rate(self.success_counts)
 
     @cached_property
     def success_interval(self) -> Interval | None:
@@ -187,19 +210,46 @@ class EvalResult:
         """
         if self.decision is not None:
             return self.decision.interval
-        return wilson_interval(sum(self._verdicts), len(self._verdicts))
+        return wilson_interval(*(self.success_counts_of_all or (0, 0)))
 
     @property
     def success_bounds(self) -> tuple[float, float] | None:
         """The success rate had all errored episodes failed, and had they all succeeded.
 
-        None where there is no rate. Without errors both are the rate.
+        None where there is no rate. Without errors both are the rate. Where a rule decided
+        something they are about the errored ones among those that it was decided on.
         """
-        said, errors = self._verdicts, self.num_errors
-        if not said:
+        counts = self.success_counts
+        if counts is None:
             return None
-        n, good = len(said) + errors, sum(said)
-        return good / n, (good + errors) / n
+        good, said = counts
+        errors = sum(1 for e in self._judged if e.error is not None)
+        return good / (said + errors), (good + errors) / (said + errors)
+
+    @cached_property
+    def success_counts_of_all(self) -> tuple[int, int] | None:
+        """Number of successes, and of all episodes whose env says; None where none does."""
+        said = [e.success for e in self._finished if e.success is not None]
+        return (sum(said), len(said)) if said else None
+
+    @property
+    def success_rate_of_all(self) -> float | None:
+        """The success rate of all episodes that ended, also after a rule's decision."""
+        return _rate(self.success_counts_of_all)
+
+    @cached_property
+    def _judged(self) -> tuple[EpisodeResult, ...]:
+        """The episodes that the success rate is of, errored and silent ones among them."""
+        if self.decision is None:
+            return self.episodes
+        left = self.decision.n
+        judged: list[EpisodeResult] = []
+        for episode in sorted(self.episodes, key=lambda e: e.index):
+            if not left:
+                break
+            judged.append(episode)
+            left -= episode.error is None and episode.success is not None
+        return tuple(judged)
 
     # Returns of finished episodes.
 
@@ -251,6 +301,7 @@ class EvalResult:
         table: dict[str, Any] = {
             "env": self.env,
             "model": self.model,
+            "model_kwargs": dict(self.model_kwargs),
             "num_envs": self.num_envs,
             "planned": self.planned,
             "plan_hash": self.plan_hash,
@@ -261,8 +312,11 @@ class EvalResult:
             "decision": None if self.decision is None else asdict(self.decision),
             "conditions": None if self.conditions is None else self.conditions.to_dict(),
             "success_rate": self.success_rate,
+            "success_counts": self.success_counts,
             "success_interval": _interval_dict(self.success_interval),
             "success_bounds": self.success_bounds,
+            "success_rate_of_all": self.success_rate_of_all,
+            "success_counts_of_all": self.success_counts_of_all,
             "mean_return": self.mean_return,
             "return_interval": _interval_dict(self.return_interval),
             "mean_length": self.mean_length,
@@ -311,23 +365,7 @@ class EvalResult:
 
     def summary(self) -> tuple[SummaryRow, ...]:
         """Return the lines of the result table."""
-        rows = [*_success_rows(self), *_return_rows(self)]
-        if self.num_errors:
-            rows.append(SummaryRow("errored", str(self.num_errors), "", _first_error(self)))
-        rows += [
-            SummaryRow(printable(label), number, "", printable(note))
-            for label, number, note in odd_lines(self.odd_observations, episodes=len(self.episodes))
-        ]
-        speed = self.steps_per_s
-        if speed is not None:
-            note = f"{self.total_steps:,} steps{_predicts(self)} in {self.elapsed_s:.2f} s"
-            rows.append(SummaryRow("steps/s", f"{speed:,.0f}", "", note))
-        if self.plan_seed is not None:
-            rows.append(SummaryRow("plan seed", str(self.plan_seed), "", ""))
-        if self.run_dir is not None:
-            earlier = f"{self.resumed} episodes in earlier starts" if self.resumed else ""
-            rows.append(SummaryRow("kept in", self.run_dir, "", earlier))
-        return tuple(rows)
+        return tuple(table_rows(self))
 
     def title(self) -> str:
         """Return one line that says what ran and how far it got."""
@@ -336,7 +374,7 @@ class EvalResult:
             ended += f" of {self.planned}"
             count = self.planned
         lanes = f", {self.num_envs} lanes" if self.num_envs > 1 else ""
-        why = f" (stopped: {_brief(self.stopped)})" if self.stopped is not None else ""
+        why = f" (stopped: {brief(self.stopped)})" if self.stopped is not None else ""
         who = " in ".join(name for name in (self.model, self.env) if name)
         who += ": " if who else ""
         return f"{who}{ended} {'episode' if count == 1 else 'episodes'}{lanes}{why}"
@@ -366,91 +404,8 @@ def _telemetry(entry: Any) -> TelemetrySnapshot:
     return msgspec.convert(entry, TelemetrySnapshot)
 
 
-class SummaryRow(NamedTuple):
-    """One line of the result table; empty cells are `""`."""
-
-    label: str
-    value: str
-    interval: str
-    note: str
-
-
-def _success_rows(result: EvalResult) -> Iterable[SummaryRow]:
-    rate, bounds = result.success_rate, result.success_bounds
-    if rate is None or bounds is None:
-        if result.episodes:
-            is_silent = result.num_errors < len(result.episodes)
-            note = "the env does not say" if is_silent else "no episode finished"
-            yield SummaryRow("success rate", "-", "", note)
-        return
-    said = [e for e in result.episodes if e.error is None and e.success is not None]
-    note = f"{sum(bool(e.success) for e in said)} of {len(said)}"
-    silent = len(result.episodes) - result.num_errors - len(said)
-    if silent:
-        note += f"; {silent} do not say"
-    if result.decision is not None:
-        note += f"; interval of {result.decision.rule}, decided on {result.decision.n}"
-    if result.num_errors:
-        note += f"; {bounds[0]:.3f} to {bounds[1]:.3f} with the errored ones"
-    yield SummaryRow("success rate", f"{rate:.3f}", _interval_text(result.success_interval), note)
-
-
-def _return_rows(result: EvalResult) -> Iterable[SummaryRow]:
-    average, length = result.mean_return, result.mean_length
-    if average is None or length is None:
-        return
-    odd = result.num_non_finite_returns
-    note = f"{odd} of {len(result.episodes) - result.num_errors} returns not finite" if odd else ""
-    interval = _interval_text(result.return_interval)
-    yield SummaryRow("mean return", _number(average), interval, note)
-    yield SummaryRow("mean length", _number(length), "", "")
-
-
-def _predicts(result: EvalResult) -> str:
-    """Say how often the model was asked where it answered with chunks: nobody chunks unawares."""
-    rows = () if result.telemetry is None or result.resumed else result.telemetry.rows
-    asked = sum(
-        round(row.count * row.mean)
-        for row in rows
-        if row.operation == "model.predict" and row.metric == "group.size"
-    )
-    return f" from {asked:,} predicted chunks" if 0 < asked < result.total_steps else ""
-
-
-def _first_error(result: EvalResult) -> str:
-    first = _brief(next(e.error for e in result.episodes if e.error is not None))
-    if result.stopped is not None and _brief(result.stopped) == first:
-        return "it stopped the run"
-    return f"first: {first}"
-
-
-def _brief(error: str) -> str:
-    """Return the first line of an error, without the id that is in the episode's own entry."""
-    line = error.strip().partition("\n")[0].strip() or "no message"
-    line = _EPISODE_ID.sub("", printable(line))
-    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 2]} …"
-
-
-_EPISODE_ID = re.compile(r", episode [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_LONGEST_LINE = 240
-
-
-def _interval_text(interval: Interval | None) -> str:
-    if interval is None:
-        return ""
-    if interval.method == "constant":
-        return "(all equal)"
-    ends = f"[{_number(interval.low)}, {_number(interval.high)}]"
-    return f"{ends} {interval.confidence * 100:g} % {METHOD_NAMES[interval.method]}"
-
-
-def _number(value: float) -> str:
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else str(value)
-    size = abs(value)
-    if size and not 1e-3 <= size < 1e7:  # noqa: PLR2004 - where plain digits stop being readable
-        return f"{value:.4g}"
-    return f"{value:,.3f}" if size < 10 else f"{value:,.1f}"  # noqa: PLR2004
+def _rate(counts: tuple[int, int] | None) -> float | None:
+    return None if counts is None else counts[0] / counts[1]
 
 
 def _interval_dict(interval: Interval | None) -> dict[str, Any] | None:

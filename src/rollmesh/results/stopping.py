@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,9 +33,6 @@ from rollmesh.results.stats import (
     clopper_pearson_interval,
     wilson_interval,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _HALVINGS = 48
 _SPENT, _SPENT_IF_WIDE, _WIDE = 1 / 2, 1 / 3, 0.4
@@ -191,33 +188,20 @@ class PlanPrefix:
     Give it every episode as it ends, in whatever order; finished ones of an earlier start of the
     run too. Not for several threads at once.
 
+    Args:
+        rule: Asked whenever the prefix has grown.
+
     Attributes:
         decision: The rule's decision, once there is one; it does not change any more.
         successes: Number of successes in the prefix.
         n: Number of episodes in the prefix whose env says whether they succeeded.
     """
 
-    def __init__(
-        self, rule: StopRule, *, order: Sequence[int] | None = None, round_size: int = 1
-    ) -> None:
-        """Start with an empty prefix.
-
-        Args:
-            rule: Asked whenever the prefix has grown by a round.
-            order: The plan indices in the order in which they are handed out; 0, 1, 2 … if left
-                out.
-            round_size: How many episodes make a round. Where tasks take turns it is the number of
-                tasks, so that each look sees every task equally often; a plan that runs one task
-                after the other cannot be stopped early by a rule about all of them.
-        """
-        if round_size < 1:
-            raise InvalidSpec("round_size", f"wants at least 1, got {round_size!r}")
+    def __init__(self, rule: StopRule) -> None:
         self.decision: StopDecision | None = None
         self.successes = 0
         self.n = 0
         self._rule = rule
-        self._round_size = round_size
-        self._place = None if order is None else {index: i for i, index in enumerate(order)}
         self._ended: dict[int, bool | None] = {}
         self._length = 0
 
@@ -234,17 +218,15 @@ class PlanPrefix:
             success: Whether it succeeded; None where it errored or the env does not say. Such an
                 episode lets the prefix go on and is counted neither way.
         """
-        place = index if self._place is None else self._place[index]
-        if place >= self._length:
-            self._ended[place] = success
+        if index >= self._length:
+            self._ended[index] = success
         while self.decision is None and self._length in self._ended:
             outcome = self._ended.pop(self._length)
             self._length += 1
             if outcome is not None:
                 self.n += 1
                 self.successes += outcome
-            if self._length % self._round_size == 0:
-                self.decision = self._rule.update(self.successes, self.n)
+            self.decision = self._rule.update(self.successes, self.n)
         return self.decision
 
 

@@ -135,6 +135,23 @@ def name_trouble(folder: Path, error: Exception, acknowledged: int | None = None
     )
 
 
+def name_unmade(folder: Path, error: OSError) -> JournalError:
+    """Return the error that says why a run's folder cannot be made, and what to do."""
+    number = error.errno or 0
+    advice = "Name a folder that can be made"
+    if number not in (errno.ENOENT, errno.EACCES, errno.EPERM):
+        advice = _ADVICE.get(number, advice)
+    path = str(error.filename or folder)
+    said = f"{error.strerror} ({errno.errorcode.get(number, number)})"
+    return JournalError(
+        str(folder),
+        f"cannot make {path}: {said}. {advice}, then start the same command again",
+        path=path,
+        errno=number,
+        acknowledged=0,
+    )
+
+
 def _kept(error: Exception, acknowledged: int) -> str:
     is_one = acknowledged == 1
     count = "1 episode" if is_one else f"{acknowledged:,} episodes"

@@ -31,6 +31,8 @@ class RunIdentity:
         settings: Whatever else decides what an episode comes to; plain JSON values. How many
             workers there are, and what is shown of them, does not belong here.
         planned: Number of episodes of the plan; follows from it, and is not compared.
+        marks: Hashes of what model and env are beyond their names, by endpoint and part. Not
+            compared here and no part of `to_dict`: each start notes its own.
 
     Raises:
         TypeError: A setting cannot be written as JSON.
@@ -42,6 +44,7 @@ class RunIdentity:
     model: str
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     planned: int | None = None
+    marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         plain: dict[str, Any] = {}
@@ -55,7 +58,7 @@ class RunIdentity:
         object.__setattr__(self, "settings", plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON values."""
+        """Return all fields but the marks as JSON values."""
         return {
             "plan_json": self.plan_json,
             "plan_hash": self.plan_hash,

@@ -26,12 +26,13 @@ from rollmesh.errors import JournalError, RunChanged
 from rollmesh.results.result import EpisodeResult
 from rollmesh.runs import store
 from rollmesh.runs.checking import Contents, damaged, name_error, read_contents
-from rollmesh.runs.disk import check_place, is_network, name_trouble, place_of
+from rollmesh.runs.disk import check_place, is_network, name_trouble, name_unmade, place_of
 from rollmesh.runs.identity import RunIdentity
 from rollmesh.runs.lock import RunLock
+from rollmesh.runs.marks import changed_marks, seen_in
 from rollmesh.runs.moving import put_aside
 from rollmesh.runs.rows import FailedAttempt, Row, attempt_row, episode_row
-from rollmesh.runs.schema import LOG_FILE, SIDECARS, STORE_FILE
+from rollmesh.runs.schema import ACCEPTED_FACT, LOG_FILE, MARKS_FACT, SIDECARS, STORE_FILE
 from rollmesh.runs.store import Outcome, Store
 from rollmesh.runs.wal import count_lost_commits
 from rollmesh.runs.writer import GroupWriter
@@ -82,6 +83,7 @@ class Journal:
         num_starts: How often the run was started, this time included.
         elapsed_before_s: How long earlier starts ran, in seconds.
         env_facts: What the last of them noted of env and lanes; empty where none came so far.
+        marks: Hashes of the model and env that this start began with.
         failure: What ended the writing, or None.
     """
 
@@ -97,6 +99,7 @@ class Journal:
         self.num_starts = len(contents.starts) + 1
         self.elapsed_before_s = contents.elapsed_s()
         self.env_facts: Mapping[str, Any] = contents.env_facts()
+        self.marks: Mapping[str, Mapping[str, str]] = {}
         self.failure: JournalError | None = None
         self._lock = lock
         self._store = opened
@@ -121,6 +124,7 @@ class Journal:
         identity: RunIdentity,
         facts: Mapping[str, Any],
         new: bool = False,
+        accept_changes: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
         """Begin a run in a folder, or go on with the one that is there, and hold its lock.
@@ -131,27 +135,34 @@ class Journal:
             facts: What this start runs on: `gather_facts()`, and whatever a reader may want to
                 know. `command` is what `rollmesh retry` starts again.
             new: Begin a new run; one that is there is kept under another name.
+            accept_changes: Go on where nothing but the marks of model or env have changed, and
+                note that.
             clock: Tells the time.
 
         Raises:
             RunLocked: Another process drives the run.
-            RunChanged: The folder holds a run of another identity, of which an episode has ended.
+            RunChanged: The folder holds a run of another identity, or one whose model or env has
+                other marks, of which an episode has ended.
             RunDamaged: The store is not what was written.
-            JournalError: The folder cannot be written.
+            JournalError: The folder cannot be made or written.
         """
         path = Path(folder).absolute()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise name_unmade(path, error) from error
         lock: RunLock | None = None
         opened: Store | None = None
         try:
-            path.mkdir(parents=True, exist_ok=True)
             lock = RunLock.acquire(path)
             if new:
                 put_aside(path)
             now = clock.wall_ns() / 1e9
             opened, contents = _open_store(path, identity, now)
             _warn_of_lost_commits(opened, path)
-            opened.begin_start(now, {**contents.env_facts(), **facts})
-            return cls(path, lock, opened, contents, clock=clock)
+            marks = _mark_facts(path, identity, contents, accept_changes=accept_changes)
+            opened.begin_start(now, {**contents.env_facts(), **facts, **marks})
+            journal = cls(path, lock, opened, contents, clock=clock)
         except BaseException as error:
             if opened is not None:
                 opened.close()
@@ -160,6 +171,8 @@ class Journal:
             if isinstance(error, (sqlite3.Error, OSError)):
                 raise name_error(path, error) from error
             raise
+        journal.marks = identity.marks
+        return journal
 
     def record(self, episode: EpisodeResult, *, ended_ns: int = 0) -> None:
         """Queue an episode that ended, finished or errored; it is committed within moments.
@@ -365,6 +378,32 @@ def _open_store(folder: Path, identity: RunIdentity, now: float) -> tuple[Store,
         raise RunChanged(str(folder), changes)
     put_aside(folder)  # it came to nothing, as where a name was mistyped: another one may begin
     return _open_store(folder, identity, now)
+
+
+def _mark_facts(
+    folder: Path, identity: RunIdentity, contents: Contents, *, accept_changes: bool
+) -> dict[str, Any]:
+    """Return the facts that tell this start's model and env from others of their names.
+
+    Raises:
+        RunChanged: They are others than in earlier starts, whose episodes would be mixed with
+            those to come.
+    """
+    changes = changed_marks(seen_in(contents.starts), identity.marks) if identity.marks else ()
+    count = len(contents.episodes)
+    if changes and count and not accept_changes:
+        raise RunChanged(str(folder), changes, can_be_accepted=True)
+    facts: dict[str, Any] = {MARKS_FACT: identity.marks} if identity.marks else {}
+    if changes:
+        facts[ACCEPTED_FACT] = {"after": count, "changes": list(changes)}
+        if count:
+            _logger.warning(
+                "journal.changes_accepted folder=%s after_episodes=%d changes=%s",
+                folder,
+                count,
+                "; ".join(changes),
+            )
+    return facts
 
 
 def _warn_of_lost_commits(opened: Store, folder: Path) -> None:

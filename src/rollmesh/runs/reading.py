@@ -14,7 +14,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,7 +24,7 @@ from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.results.stopping import StopDecision
 from rollmesh.runs import schema, store
 from rollmesh.runs.checking import Contents, Start, damaged, read_contents
-from rollmesh.runs.conditions import conditions_of
+from rollmesh.runs.conditions import arguments_in, conditions_of, model_kwargs_of
 from rollmesh.runs.identity import Json, RunIdentity
 from rollmesh.runs.lock import holder_of, last_words
 from rollmesh.runs.rows import FailedAttempt, episode_of
@@ -94,6 +94,7 @@ class RunGlance:
         env: The env's name, by its own word where it has been built.
         typed: What the command or the plan named as env.
         model: The model's name.
+        model_kwargs: What it was built with, as JSON texts.
         planned: How many episodes were planned, where that is known.
         num_episodes: How many have finished, errored ones included.
         num_errors: How many of them errored.
@@ -101,7 +102,8 @@ class RunGlance:
         num_successes: How many of these were.
         mean_return: Of those that did not error; NaN if one of their returns is, None of none.
         last_at: When something was last written, in seconds since 1970.
-        decision: What the rule decided that the run was to stop by, or None.
+        decision: What the rule decided that the run was to stop by, or None; on how many episodes,
+            of which others may have been played beyond.
         problem: Why it cannot be read, or None.
     """
 
@@ -110,6 +112,7 @@ class RunGlance:
     env: str = ""
     typed: str = ""
     model: str = ""
+    model_kwargs: Mapping[str, str] = field(default_factory=dict[str, str])
     planned: int | None = None
     num_episodes: int = 0
     num_errors: int = 0
@@ -248,6 +251,7 @@ def _result_of(folder: Path, contents: Contents, failure: str | None) -> EvalRes
         plan_hash=identity.plan_hash,
         run_dir=str(folder),
         conditions=conditions_of(identity),
+        model_kwargs=model_kwargs_of(identity),
     )
 
 
@@ -293,6 +297,7 @@ def _count(connection: sqlite3.Connection, folder: Path, *, is_driven: bool) -> 
         env=str(facts.get(schema.ENV_FACT) or about["env"]),
         typed=about["env"],
         model=about["model"],
+        model_kwargs=arguments_in(about["settings"], "model_kwargs"),
         planned=about["planned"],
         num_episodes=num_episodes,
         num_errors=num_errors,

@@ -24,6 +24,8 @@ FORMAT, FIRST_FORMAT = 2, 1
 """The second one has a column for odd observations; the first is read, and brought up to it."""
 ENV_FACT, WIDTH_FACT, DECISION_FACT = "env", "num_envs", "decision"
 """Facts of a start that results are read with: the env's own name, lanes, what a rule decided."""
+MARKS_FACT, MOVED_FACT, ACCEPTED_FACT = "fingerprints", "moved", "accepted"
+"""Facts of a start: hashes of model and env, those that playing changed, and what was accepted."""
 ENV_FACTS = (ENV_FACT, WIDTH_FACT)
 """Those that hold until the env is opened again: the next start begins with them."""
 APPLICATION = 0x524D5348

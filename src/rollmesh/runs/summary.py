@@ -36,14 +36,14 @@ class Cause:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """How long one kind of call took, in the last start that said so.
+    """How long one kind of call took, in all starts that say so; a killed one does not.
 
     Attributes:
         operation: `env.step`, `model.predict`, …
         count: How many calls.
         total_s: All of them together, in seconds.
-        p50_ms: Median, in milliseconds.
-        p99_ms: 99th percentile, in milliseconds.
+        p50_ms: Median in the last of these starts, in milliseconds.
+        p99_ms: 99th percentile in the last of these starts, in milliseconds.
         max_ms: The longest, in milliseconds.
     """
 
@@ -67,20 +67,27 @@ def retries_by_cause(run: StoredRun) -> tuple[Cause, ...]:
 
 def slowest_phases(run: StoredRun) -> tuple[Phase, ...]:
     """Return the durations of calls, those first that took most time altogether."""
-    rows = () if run.result.telemetry is None else run.result.telemetry.rows
-    phases = [
-        Phase(
-            operation=row.operation,
-            count=row.count,
-            total_s=row.count * row.mean / 1e3,
-            p50_ms=row.p50,
-            p99_ms=row.p99,
-            max_ms=row.max,
-        )
-        for row in rows
-        if row.kind == _DURATION and not row.metric.startswith("endpoint")
-    ]
-    return tuple(sorted(phases, key=lambda phase: -phase.total_s))
+    phases: dict[tuple[str, str, str], Phase] = {}
+    for start in run.starts:
+        for row in () if start.telemetry is None else start.telemetry.rows:
+            if row.kind != _DURATION or row.metric.startswith("endpoint"):
+                continue
+            key = (row.operation, row.component, row.metric)
+            before = phases.get(key)
+            phases[key] = Phase(
+                operation=row.operation,
+                count=row.count + (before.count if before else 0),
+                total_s=row.count * row.mean / 1e3 + (before.total_s if before else 0.0),
+                p50_ms=row.p50,
+                p99_ms=row.p99,
+                max_ms=max(row.max, before.max_ms if before else 0.0),
+            )
+    return tuple(sorted(phases.values(), key=lambda phase: -phase.total_s))
+
+
+def starts_with_phases(run: StoredRun) -> int:
+    """Return how many starts say how long their calls took."""
+    return sum(1 for start in run.starts if start.telemetry is not None and start.telemetry.rows)
 
 
 def to_dict(run: StoredRun) -> dict[str, Any]:
@@ -122,7 +129,8 @@ def _numbers(result: EvalResult) -> Mapping[str, Any]:
     """Return the figures of one task, without its episodes."""
     values = result.to_dict()
     names = (
-        "success_rate", "success_interval", "success_bounds", "mean_return", "return_interval",
+        "success_rate", "success_counts", "success_interval", "success_bounds",
+        "success_rate_of_all", "success_counts_of_all", "mean_return", "return_interval",
         "mean_length", "num_errors",
     )  # fmt: skip
     return {"num_episodes": len(result.episodes), **{name: values[name] for name in names}}

@@ -315,16 +315,20 @@ class Route:
     def spoil(self, group: Group, error: RouteError | str, *, goes_on: bool) -> list[str]:
         """Mark the group's episodes errored, and return the ids that the model may hold (R29).
 
-        Where the route ends with the error and somebody keeps what ended (`tell`) they are not
-        told: they did not come to their end, and a later start of the same plan plays them.
+        Where the route ends with the error they did not come to their end. Nobody who keeps what
+        ended (`tell`) is told of them then, for a later start of the same plan plays them; and of a
+        fault of the model, which is none of the episodes', the report does not tell either.
         """
+        is_of_model = isinstance(error, RouteError) and error.operation.startswith("model.")
+        counts = goes_on or (self._tell is None and not is_of_model)
         ids: list[str] = []
         for lane in group.lanes:
             if lane.episode is not None:
                 ids.append(lane.episode.id)
             if lane.owes:
                 episode = lane.next or lane.episode
-                self._spoil(group, lane, episode, _error_of(lane, error), goes_on=goes_on)
+                if counts and episode is not None:
+                    self._spoil(group, lane, episode, _error_of(lane, error))
             lane.clear()
         group.changed()
         return ids
@@ -384,11 +388,7 @@ class Route:
         group.changed()
         return ids
 
-    def _spoil(
-        self, group: Group, lane: Lane, episode: Episode | None, error: str, *, goes_on: bool
-    ) -> None:
-        if episode is None:
-            return
+    def _spoil(self, group: Group, lane: Lane, episode: Episode, error: str) -> None:
         began = lane.next is None
         summary = EpisodeSummary(
             index=episode.index,
@@ -408,20 +408,17 @@ class Route:
             task=episode.task,
             odd_observations=lane.odd_observations() if began else (),
         )
-        if self._report(summary, ended=goes_on):
-            self.announcer.episode_errored(summary, episode.record_id)
+        self._report(summary)
+        self.announcer.episode_errored(summary, episode.record_id)
 
-    def _report(self, summary: EpisodeSummary, *, ended: bool = True) -> bool:
-        """Take an episode into the report, or tell of it, and return whether it counts."""
+    def _report(self, summary: EpisodeSummary) -> None:
+        """Take an episode into the report, or tell of it."""
         if self._tell is None:
             self._summaries.append(summary)
-        elif ended:
-            self._tell(summary)
         else:
-            return False
+            self._tell(summary)
         self.total_episodes += 1
         self.total_steps += summary.steps
-        return True
 
     def report(self, snapshot: events.TelemetrySnapshot) -> RouteReport:
         """Return what came of the route so far."""

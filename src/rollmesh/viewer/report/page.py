@@ -127,6 +127,8 @@ def _tiles(run: ReportData) -> str:
     if run.success is not None and run.success.rate.value is not None:
         rate = run.success.rate
         shares = f"{run.success.successes} of {run.success.episodes}"
+        if result.decision is not None:
+            shares += f", decided by {result.decision.rule}"
         tiles.append(tile("Success rate", number(rate.value), f"{reach(rate.interval)} · {shares}"))
     if run.returns is not None:
         mean, iqm = run.returns.mean, run.returns.iqm
@@ -149,7 +151,7 @@ def _runs_table(runs: Sequence[ReportData]) -> str:
     rows = [
         (
             Cell(run.name, swatch=f"s{place % SERIES}"),
-            Cell(run.result.model),
+            Cell(run.result.model_called),
             Cell(run.result.env),
             count(len(run.result.episodes)),
             numeric(

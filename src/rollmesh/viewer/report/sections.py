@@ -241,11 +241,17 @@ def calls_section(runs: Sequence[ReportData]) -> str:
             table(
                 ["call", "what", "count", "mean", "p50", "p95", "p99", "largest"],
                 rows,
-                caption=run.name if len(runs) > 1 else "Over the whole run.",
+                caption=f"{run.name}: {_span(run)}" if len(runs) > 1 else f"O{_span(run)[1:]}.",
                 numbers_from=2,
             )
         )
     return section("Calls", "".join(parts))
+
+
+def _span(run: ReportData) -> str:
+    """Say which part of the run its calls are of: each start counts its own."""
+    is_one = run.facts.get("starts", 1) == 1 and not run.result.resumed
+    return "over the whole run" if is_one else "over the last start that tells of them"
 
 
 def _amount(row: MetricRow, value: float) -> Cell:
@@ -394,6 +400,8 @@ def facts_section(runs: Sequence[ReportData]) -> str:
     for run in runs:
         facts = dict(run.facts)
         facts.pop("decision", None)  # which is told as why the run stopped
+        for name in ("fingerprints", "moved"):  # which are for comparing
+            facts.pop(name, None)
         packages = _table(facts.pop("packages", None))
         if packages:
             facts["versions"] = {n: packages[n] for n in _PACKAGES if n in packages}

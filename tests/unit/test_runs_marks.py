@@ -1,0 +1,125 @@
+"""What tells model and env of a run from others of the same name, and what is said of it."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import pytest
+
+import rollmesh
+from rollmesh.runs.checking import Start
+from rollmesh.runs.marks import changed_marks, marks_of, moved_since, seen_in
+
+
+def start(marks, **facts):
+    return Start(started_at=0.0, facts={"fingerprints": marks, **facts})
+
+
+def model(**parts):
+    return {"model": parts}
+
+
+def said(starts, now):
+    return changed_marks(seen_in(starts), now)
+
+
+def act(seen):
+    return 0
+
+
+# ------------------------------------------------------------------------------- what is marked
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["random", "127.0.0.1:5000", "unix:/tmp/x", "nowhere:policy", "numpy:tanh", "json:x", ""],
+)
+def test_names_without_code_of_ones_own_have_no_marks(target):
+    assert marks_of(target, target) == {"model": {}, "env": {}}
+
+
+def test_files_and_served_endpoints_have_no_marks(tmp_path):
+    (tmp_path / "a.zip").touch()
+    assert marks_of(str(tmp_path / "a.zip"), None) == {"model": {}, "env": {}}
+    assert marks_of(tmp_path / "a.zip", rollmesh.RemoteEnv) != {"model": {}, "env": {}}
+
+
+def test_objects_are_marked_by_what_they_are():
+    marks = marks_of(act, gym.make("CartPole-v1"))
+    assert set(marks["model"]) == {"code"}
+    assert set(marks["env"]) == {"code", "spec", "wrappers"}
+    assert set(marks_of("random", lambda: None)["env"]) == {"code"}
+
+
+def test_of_several_each_is_marked():
+    marks = marks_of([act, "127.0.0.1:5000", lambda seen: 1], None)
+    assert set(marks["model"]) == {"code of entry 1", "code of entry 3"}
+
+
+def test_a_named_model_is_marked_by_its_file_and_not_imported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text("raise SystemExit('imported')")
+    files = {"alone:act": tmp_path / "alone.py", "pack.inner:act": tmp_path / "pack" / "inner.py"}
+    for target, file in files.items():
+        file.write_text("raise SystemExit\ndef act(o):\n    return 0\n")
+        first = marks_of(target, None)
+        assert set(first["model"]) == {"code"}
+        file.write_text(
+            "'''Doc.'''\nraise SystemExit  # so\n\ndef act(o):\n    '''A.'''\n    return 0"
+        )
+        assert marks_of(target, None) == first
+        file.write_text("raise SystemExit\ndef act(o):\n    return 1\n")
+        assert marks_of(target, None) != first
+        file.write_text("def act(o) return 1\n")
+        assert set(marks_of(target, None)["model"]) == {"code"}
+
+
+def test_the_code_of_an_env_that_is_named_does_not_count(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sim.py").write_text("def make(): return 0")
+    assert marks_of("random", "sim:make")["env"] == {}
+
+
+# -------------------------------------------------------------------------------- what is said
+
+
+def test_each_changed_part_is_told_in_words():
+    before = {"model": {"code": "1", "parameters": "1", "attribute x": "1", "attribute y": "1"}}
+    now = {"model": {"code": "2", "parameters": "2", "attribute x": "2", "attribute z": "2"}}
+    assert said([start(before)], before) == ()
+    assert said([start(before)], now) == (
+        "model: attribute x is another than in earlier starts",
+        "model: attribute y is gone",
+        "model: attribute z is new",
+        "model: its code is another than in earlier starts",
+        "model: its parameters are others than in earlier starts",
+    )
+    entries = said([start(model(**{"code of entry 2": "1"}))], model(**{"code of entry 2": "2"}))
+    assert entries == ("model: its code (of entry 2) is another than in earlier starts",)
+
+
+def test_a_run_that_noted_nothing_is_not_compared():
+    assert said([], model(code="1")) == ()
+    assert said([Start(started_at=0.0, facts={})], model(code="1")) == ()
+
+
+def test_an_object_in_place_of_a_name_is_told():
+    words = ("model: it is given in another way than in earlier starts",)
+    assert said([start(model())], model(code="1")) == words
+    assert said([start(model(code="1"))], model()) == words
+
+
+def test_what_playing_moved_may_go_on_as_it_was_left_and_as_it_began():
+    before, left = model(memory="1", code="1"), model(memory="2", more="1", code="9")
+    moved = moved_since(before, left)
+    assert moved == {"model": {"memory": "2", "more": "1"}}, "code does not move"
+    starts = [start(before, moved=moved), start(model(memory="2", more="1", code="1"))]
+    assert said(starts, model(memory="1", code="1")) == ()
+    assert said(starts, model(memory="2", more="1", code="1")) == ()
+    assert said(starts, model(memory="3", code="1")) != ()
+
+
+def test_what_was_before_an_accepted_change_is_another():
+    starts = [start(model(code="1")), start(model(code="2"), accepted={"after": 3, "changes": []})]
+    assert said(starts, model(code="2")) == ()
+    assert said(starts, model(code="1")) != ()
