@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from rollmesh import EnvFailed, InvalidSpec, Limits, evaluate
-from rollmesh.endpoint.clients.client_dialing import Door
+from rollmesh.endpoint.clients.client_dialing import Dialer
 from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.endpoint.servers.model_server import ModelServer
@@ -364,7 +364,7 @@ def _enter_beside(run: CaseRun, slow: Any, address: str) -> None:
     first = threading.Thread(target=play)
     first.start()
     until(lambda: not type(slow).first, "the first call did not begin")
-    door = Door(parse_address(address), "model", client_options())
+    door = Dialer(parse_address(address), "model", client_options())
     with door.open("", PATIENCE_S).connection:
         assert not results, "the second client waited for the first call"
     first.join(PATIENCE_S)

@@ -10,7 +10,7 @@ import pytest
 
 import rollmesh
 from rollmesh.endpoint.clients import client_dialing
-from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Door
+from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Dialer
 from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.clients.client_session import ClientSession
 from rollmesh.endpoint.clients.env_client import connect_env
@@ -484,7 +484,7 @@ def test_another_env_at_the_same_address_is_refused_when_it_comes_back(server, p
 def test_a_token_is_not_sent_over_the_network_in_plain_text():
     options = client_options(token="0123456789abcdef0123456789abcdef", environ={})
     with pytest.raises(InvalidSpec, match="plain text"):
-        Door(parse_address("rollmesh+tcp://192.0.2.1:5000"), "env", options)
+        Dialer(parse_address("rollmesh+tcp://192.0.2.1:5000"), "env", options)
 
 
 def test_c62_proxy_variables_are_not_followed(server, monkeypatch):
@@ -495,7 +495,7 @@ def test_c62_proxy_variables_are_not_followed(server, monkeypatch):
 
 
 def test_open_after_interrupt_is_interrupted():
-    session = ClientSession(Door(parse_address(mem_address()), "env", OPTIONS), lambda *_: None)
+    session = ClientSession(Dialer(parse_address(mem_address()), "env", OPTIONS), lambda *_: None)
     session.interrupt()
     with pytest.raises(EndpointFault, match="was interrupted"):
         session.open(5.0)
@@ -508,7 +508,7 @@ def test_a_server_that_gives_no_welcome_is_asked_anew_before_the_time_is_over(mo
         ToyServer(GymEnvPort(Count()), "rollmesh+tcp://127.0.0.1:0") as tcp,
         FaultProxy(tcp.address, lambda number: LinkFaults() if number else silent) as proxy,
     ):
-        door = Door(proxy.address, "env", OPTIONS)
+        door = Dialer(proxy.address, "env", OPTIONS)
         opened = door.open("", 4.0)
         assert opened.welcome.is_compatible
         assert len(proxy.links) == 2

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from rollmesh.errors import ConnectFailed, ConnectionLost
-from rollmesh.fleet.door import SERVICE, Door
+from rollmesh.fleet.door import SERVICE, WorkerDoor
 from rollmesh.transport.address import parse_address
 from rollmesh.transport.dialing import dial
 from rollmesh.wire.messages import GENERATION, Close, Hello, Kind, Message
@@ -18,7 +18,7 @@ LIMIT_S = 10.0
 
 @pytest.fixture(params=["rollmesh+unix://", "rollmesh+tcp://127.0.0.1:0"])
 def door(request):
-    made = Door(request.param)
+    made = WorkerDoor(request.param)
     yield made
     made.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 import rollmesh
 from rollmesh.endpoint.clients import env_client, model_client
-from rollmesh.endpoint.clients.client_dialing import Door
+from rollmesh.endpoint.clients.client_dialing import Dialer
 from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.clients.shared_session import SharedSession
 from rollmesh.endpoint.envs.gym_env import GymEnvPort
@@ -84,7 +84,7 @@ def test_the_sessions_of_late_lanes_are_ended():
 
 def test_a_session_that_is_left_while_it_resumes_stays_left():
     with ToyServer(GymEnvPort(Wide())) as server:
-        door = Door(parse_address(server.address), "env", OPTIONS)
+        door = Dialer(parse_address(server.address), "env", OPTIONS)
         session = SharedSession(door, lambda connection, welcome: None)
         session.open(5.0)
 
@@ -106,7 +106,7 @@ def test_a_session_that_is_left_while_it_resumes_stays_left():
 
 def test_a_session_that_was_left_can_be_opened_again():
     with ToyServer(GymEnvPort(Wide())) as server:
-        door = Door(parse_address(server.address), "env", OPTIONS)
+        door = Dialer(parse_address(server.address), "env", OPTIONS)
         session = SharedSession(door, lambda connection, welcome: None)
         session.open(5.0)
         session.drop()
@@ -120,7 +120,7 @@ def test_a_session_that_was_left_can_be_opened_again():
 
 def test_a_session_that_is_left_and_opened_again_while_it_resumes_has_one_connection():
     with ToyServer(GymEnvPort(Wide())) as server:
-        door = Door(parse_address(server.address), "env", OPTIONS)
+        door = Dialer(parse_address(server.address), "env", OPTIONS)
         session = SharedSession(door, lambda connection, welcome: None)
         session.open(5.0)
         open_door, answers = door.open, []
@@ -147,7 +147,7 @@ def test_a_session_that_is_left_and_opened_again_while_it_resumes_has_one_connec
 
 def test_a_thread_that_hears_late_that_its_session_was_left_leaves_the_next_one_alone():
     with ToyServer(GymEnvPort(Wide())) as server:
-        door = Door(parse_address(server.address), "env", OPTIONS)
+        door = Dialer(parse_address(server.address), "env", OPTIONS)
         session = SharedSession(door, lambda connection, welcome: None)
         session.open(5.0)
         resumed, answers, gate, taken = session._resumed, [], threading.Event(), []

@@ -94,7 +94,7 @@ def test_make_and_make_vec_take_them(served, pair, token_file):
 
 def test_the_other_ways_to_say_how_to_connect_are_those_of_connect(served):
     with RemoteEnv(served, token=SECRET, resume_grace_s=7) as env:
-        assert env.port.session.door.options.resume_grace_s == 7.0
+        assert env.port.session.dialer.options.resume_grace_s == 7.0
     with pytest.raises(InvalidSpec, match="speaks"):
         RemoteEnv(served, token=SECRET, transport="grpc")
     with pytest.raises(InvalidSpec, match="tls_ca: cannot read nowhere"):

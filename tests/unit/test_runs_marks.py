@@ -74,6 +74,16 @@ def test_a_named_model_is_marked_by_its_file_and_not_imported(tmp_path, monkeypa
         assert set(marks_of(target, None)["model"]) == {"code"}
 
 
+def test_folders_without_an_init_file_are_packages_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "outer" / "inner" / "deep"
+    folder.mkdir(parents=True)
+    (folder / "policy.py").write_text("def act(o):\n    return 0\n")
+    assert set(marks_of("outer.inner.deep.policy:act", None)["model"]) == {"code"}
+    assert marks_of("outer.inner.deep:act", None)["model"] == {}
+    assert marks_of("outer.inner.missing:act", None)["model"] == {}
+
+
 def test_the_code_of_an_env_that_is_named_does_not_count(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sim.py").write_text("def make(): return 0")

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from rollmesh.endpoint.clients import shared_session
-from rollmesh.endpoint.clients.client_dialing import Door
+from rollmesh.endpoint.clients.client_dialing import Dialer
 from rollmesh.endpoint.clients.client_options import client_options
 from rollmesh.endpoint.clients.shared_session import SharedSession
 from rollmesh.transport.address import parse_address
@@ -47,13 +47,15 @@ def server(request):
 
 
 def opened(server):
-    session = SharedSession(Door(parse_address(server.address), "model", OPTIONS), lambda *_: None)
+    session = SharedSession(
+        Dialer(parse_address(server.address), "model", OPTIONS), lambda *_: None
+    )
     session.open(LIMIT_S)
     return session
 
 
 def threads_of(session):
-    return [one for one in threading.enumerate() if one.name.endswith(str(session.door.address))]
+    return [one for one in threading.enumerate() if one.name.endswith(str(session.dialer.address))]
 
 
 def test_p1_whoever_asks_does_not_wait_for_a_server_that_takes_nothing(server):

@@ -32,7 +32,7 @@ Arrived: TypeAlias = Callable[[NativeConnection, socket.socket], None]
 """Takes the connection of a worker and the socket under it; called on a thread of the door."""
 
 
-class Door:
+class WorkerDoor:
     """Listens for workers.
 
     Args:

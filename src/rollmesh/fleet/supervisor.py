@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from rollmesh.endpoint.envs.contracts import contract_difference
 from rollmesh.errors import EndpointFault
-from rollmesh.fleet.door import Door
+from rollmesh.fleet.door import WorkerDoor
 from rollmesh.fleet.exits import WorkerExit
 from rollmesh.fleet.hub import Hub
 from rollmesh.fleet.pool import Pool, WorkerProcess
@@ -79,7 +79,7 @@ class Supervisor:
         self.deaths = 0
         self._processes = processes
         self._tell = tell
-        self._door: Door | None = None
+        self._door: WorkerDoor | None = None
         self._queue: deque[Worker] = deque()
         self._starting: set[Worker] = set()
         self._environment = worker_environment(options.threads)
@@ -119,7 +119,7 @@ class Supervisor:
         if self._door is None:
             # what came stays where its worker put it: a batch copies it once, to where it is used
             options = ConnectionOptions(processes=self._processes, lent=True)
-            self._door = Door(self.options.address, options)
+            self._door = WorkerDoor(self.options.address, options)
         name = f"{worker.number}.{start}"
 
         def arrived(connection: NativeConnection, sock: socket.socket) -> None:

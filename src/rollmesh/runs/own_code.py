@@ -184,13 +184,11 @@ def _file_of(name: str) -> str | None:
     with contextlib.suppress(OSError):  # the working directory was deleted
         here = str(Path.cwd())
         path = path if here in path or "" in path else [here, *path]
-    whole = ""
     spec: ModuleSpec | None = None
     PathFinder.invalidate_caches()
-    for part in name.split("."):
-        whole = f"{whole}.{part}" if whole else part
+    for part in name.split("."):  # alone: of a dotted name Python wants the parents imported
         try:
-            spec = PathFinder.find_spec(whole, path)
+            spec = PathFinder.find_spec(part, path)
         except (ImportError, AttributeError, ValueError, OSError):
             spec = None
         if spec is None:

@@ -103,7 +103,7 @@ _waited_for: set[str] = set()
 """Addresses of servers that are being waited for; the log has been told."""
 
 
-class Door:
+class Dialer:
     """The way to one served endpoint.
 
     Args:

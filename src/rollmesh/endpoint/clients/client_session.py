@@ -1,6 +1,6 @@
 """One session with a served endpoint, used by one thread at a time (layer 6).
 
-    session = ClientSession(Door(address, "env", options), bind)
+    session = ClientSession(Dialer(address, "env", options), bind)
     session.open(60.0)
     reply = session.call(Kind.STEP, request, 30.0)
 
@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, NoReturn, TypeAlias
 
-from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Door, Interrupted, Opened
+from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Dialer, Interrupted, Opened
 from rollmesh.errors import (
     ConnectionLost,
     EndpointFault,
@@ -62,17 +62,17 @@ class ClientSession:
     """A session; see the module.
 
     Args:
-        door: The way to the endpoint.
+        dialer: The way to the endpoint.
         bind: Called with every new connection.
 
     Attributes:
-        door: The way to the endpoint.
+        dialer: The way to the endpoint.
         bind: Called with every new connection.
         generation: Counts the sessions opened here: what was done in an earlier one is gone.
     """
 
-    def __init__(self, door: Door, bind: Bind) -> None:
-        self.door = door
+    def __init__(self, dialer: Dialer, bind: Bind) -> None:
+        self.dialer = dialer
         self.bind = bind
         self._next_id = itertools.count(1).__next__
         self._connection: Connection | None = None
@@ -104,7 +104,7 @@ class ClientSession:
             EndpointFault: Nobody answered in time, or the server refused.
         """
         try:
-            opened = self.door.open("", timeout_s)
+            opened = self.dialer.open("", timeout_s)
         except Interrupted:
             raise self._was_interrupted() from None
         self._adopt(opened)
@@ -192,7 +192,7 @@ class ClientSession:
     def interrupt(self) -> None:
         """End the call under way at once. Any thread may, a signal handler too."""
         self._interrupted = True
-        self.door.interrupt()
+        self.dialer.interrupt()
         connection = self._connection
         if connection is not None:
             connection.shutdown("interrupted")
@@ -212,7 +212,7 @@ class ClientSession:
     def forget_interrupt(self) -> None:
         """Forget an interrupt that nothing was there for; before a session is used again."""
         self._interrupted = False
-        self.door.forget_interrupt()
+        self.dialer.forget_interrupt()
 
     def close(self, reason: str, timeout_s: float | None) -> None:
         """End the session on the server and let go of the connection; again does nothing.
@@ -250,7 +250,7 @@ class ClientSession:
         if self._closed and self._connection is None:
             return
         self._left = True
-        self.door.interrupt()
+        self.dialer.interrupt()
         self.drop()
 
     def _drop_if_left(self) -> None:
@@ -298,7 +298,7 @@ class ClientSession:
                 raise self._session_lost(self._lost) from error
             if self._closed and request.kind is not Kind.CLOSE:
                 raise EndpointFault(
-                    f"the session with {self.door.address} is closed", outcome="not_done"
+                    f"the session with {self.dialer.address} is closed", outcome="not_done"
                 )
             connection = self._resume(request, expiry, error)
             try:
@@ -309,7 +309,7 @@ class ClientSession:
     def _resume(self, request: Message, expiry: float | None, error: _Failure | None) -> Connection:
         """Return a new connection of the same session, or of a new one where that is as good."""
         reason = "" if error is None else f" ({error})"
-        _logger.warning("resuming address=%s error=%s", self.door.address, error)
+        _logger.warning("resuming address=%s error=%s", self.dialer.address, error)
         begun = _now()
         opened = self._dial_again(expiry, reason)
         if not (opened.welcome.is_resumed or begins_anew(request)):
@@ -329,7 +329,7 @@ class ClientSession:
             raise self._lose(f"{failure.detail}{reason}") from failure
         _logger.warning(
             "resumed address=%s seconds=%.3f session_id=%s",
-            self.door.address,
+            self.dialer.address,
             _now() - begun,
             self._session_id,
         )
@@ -337,14 +337,14 @@ class ClientSession:
 
     def _dial_again(self, expiry: float | None, reason: str) -> Opened:
         """Open a connection for the session, until the grace or the request's time is over."""
-        limit_s = self.door.options.resume_grace_s
+        limit_s = self.dialer.options.resume_grace_s
         is_capped = False
         if expiry is not None:
             left_s = _left(expiry)
             is_capped = limit_s is None or left_s < limit_s
             limit_s = left_s if is_capped else limit_s
         try:
-            return self.door.open(self._session_id, limit_s)
+            return self.dialer.open(self._session_id, limit_s)
         except Interrupted:
             self.forget_interrupt()
             raise self._was_interrupted() from None
@@ -353,7 +353,7 @@ class ClientSession:
                 raise self._lose(f"{failure.detail}{reason}") from failure
             self._lost = f"it did not come back before a deadline{reason}"
             raise PortTimeout(
-                f"the connection to {self.door.address} dropped{reason}, and was not back at the "
+                f"the connection to {self.dialer.address} dropped{reason}, and was not back at the "
                 f"deadline: {failure.detail}"
             ) from failure
 
@@ -369,7 +369,7 @@ class ClientSession:
         else:
             cure = "is the server stopped or overloaded, or its machine away?"
         raise PortTimeout(
-            f"{request.kind.name} got no answer from {self.door.address} within {limit_s:g} s; "
+            f"{request.kind.name} got no answer from {self.dialer.address} within {limit_s:g} s; "
             f"{cure} The session was left"
         ) from error
 
@@ -378,7 +378,7 @@ class ClientSession:
         connection = self._connection
         if connection is not None and connection.is_open:
             raise EndpointFault(
-                f"{request.kind.name} cannot be sent to {self.door.address}: {error}",
+                f"{request.kind.name} cannot be sent to {self.dialer.address}: {error}",
                 error_class=type(error).__name__,
                 outcome="not_done",
                 is_recoverable=True,
@@ -391,7 +391,7 @@ class ClientSession:
             raise self._lose(body.message or "the server does not know it any more")
         if body.code == "timeout":
             self.drop()  # the endpoint is still at it, or hangs: nothing more can be asked of it
-        raise fault_of(body, str(self.door.address))
+        raise fault_of(body, str(self.dialer.address))
 
     def _lose(self, detail: str) -> SessionLost:
         """Take note that the session is gone, and return the error that says so."""
@@ -399,11 +399,11 @@ class ClientSession:
         return self._session_lost(detail)
 
     def _session_lost(self, detail: str) -> SessionLost:
-        return SessionLost(f"the session with {self.door.address} is lost: {detail}")
+        return SessionLost(f"the session with {self.dialer.address} is lost: {detail}")
 
     def _was_interrupted(self) -> EndpointFault:
         return EndpointFault(
-            f"the call to {self.door.address} was interrupted", error_class="Interrupted"
+            f"the call to {self.dialer.address} was interrupted", error_class="Interrupted"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rollmesh.endpoint.clients.client_dialing import Door
+from rollmesh.endpoint.clients.client_dialing import Dialer
 from rollmesh.endpoint.clients.client_options import ClientOptions, client_options
 from rollmesh.endpoint.clients.client_session import MARGIN_S, ClientSession, deadline_s
 from rollmesh.endpoint.clients.foreign_values import ForeignValues
@@ -41,7 +41,7 @@ _RESET, _STEP = Kind.RESET, Kind.STEP
 _KNOWN = frozenset({SUBSET_STEP, PARTIAL_RESET, REBUILD})
 
 
-class EnvSession:
+class EnvBinding:
     """What both kinds of port share: the session, and what the server said of its env.
 
     Args:
@@ -96,7 +96,7 @@ class RemoteEnvPort:
         thread: The thread that its calls may share with a model, or None.
     """
 
-    def __init__(self, session: ClientSession, told: EnvSession) -> None:
+    def __init__(self, session: ClientSession, told: EnvBinding) -> None:
         contract = told.contract
         assert contract is not None  # noqa: S101 - the session is open
         self.contract: EnvContract = contract
@@ -294,9 +294,9 @@ def connect_env(
     where = address if isinstance(address, Address) else parse_address(address)
     options = options or client_options()
     limits = limits or Limits()
-    told = EnvSession(where, limits, checker)
-    door = Door(where, "env", options)
-    session = ClientSession(door, told.bind)
+    told = EnvBinding(where, limits, checker)
+    dialer = Dialer(where, "env", options)
+    session = ClientSession(dialer, told.bind)
     with session.heeding(cancel):
         session.open(limits.env_connect_s)
     contract = told.contract

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollmesh.endpoint.clients.env_client import EnvSession
+from rollmesh.endpoint.clients.env_client import EnvBinding
 from rollmesh.endpoint.clients.shared_session import SharedSession, wait_for
 from rollmesh.errors import EndpointFault, PortTimeout, SessionLost
 from rollmesh.limits import timeout_ms
@@ -32,7 +32,7 @@ class RemoteLanesPort:
         address: Where it is served.
     """
 
-    def __init__(self, session: SharedSession, told: EnvSession) -> None:
+    def __init__(self, session: SharedSession, told: EnvBinding) -> None:
         contract = told.contract
         assert contract is not None  # noqa: S101 - the session is open
         self.contract: EnvContract = contract

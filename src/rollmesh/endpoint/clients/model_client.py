@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rollmesh.endpoint.clients.client_dialing import Door
+from rollmesh.endpoint.clients.client_dialing import Dialer
 from rollmesh.endpoint.clients.client_options import ClientOptions, client_options, in_turn
 from rollmesh.endpoint.clients.client_session import MARGIN_S, ClientSession, deadline_s
-from rollmesh.endpoint.clients.model_route import ModelRoute, ModelSession
+from rollmesh.endpoint.clients.model_route import ModelBinding, ModelRoute
 from rollmesh.endpoint.clients.shared_model import SharedModelPort
 from rollmesh.endpoint.clients.shared_session import SharedSession
 from rollmesh.errors import EndpointFault
@@ -44,7 +44,7 @@ class RemoteModelPort:
         closes: Whether releasing the adapter ends the session too.
     """
 
-    def __init__(self, session: ClientSession, told: ModelSession, *, closes: bool) -> None:
+    def __init__(self, session: ClientSession, told: ModelBinding, *, closes: bool) -> None:
         self.address = told.address
         self.thread: Any = None
         self.closes = closes
@@ -174,9 +174,9 @@ def connect_model(
     """
     where = address if isinstance(address, Address) else parse_address(address)
     limits = limits or Limits()
-    told = ModelSession(where, route, limits)
+    told = ModelBinding(where, route, limits)
     options = in_turn(options or client_options(), route.servers)
-    session = ClientSession(Door(where, "model", options), told.bind)
+    session = ClientSession(Dialer(where, "model", options), told.bind)
     with session.heeding(cancel):
         session.open(limits.model_connect_s)
         if route.is_shared:

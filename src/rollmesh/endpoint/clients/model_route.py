@@ -43,7 +43,7 @@ class ModelRoute:
     servers: int = 1
 
 
-class ModelSession:
+class ModelBinding:
     """What both kinds of port share: where the model is, and for which env it is asked.
 
     Args:

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from rollmesh.endpoint.clients.model_route import ModelSession
+from rollmesh.endpoint.clients.model_route import ModelBinding
 from rollmesh.endpoint.clients.shared_session import SharedSession, nothing, wait_for
 from rollmesh.errors import EndpointFault, PortTimeout
 from rollmesh.limits import timeout_ms
@@ -35,7 +35,7 @@ class SharedModelPort:
     A server takes only so many requests at once: others wait here.
     """
 
-    def __init__(self, session: SharedSession, told: ModelSession) -> None:
+    def __init__(self, session: SharedSession, told: ModelBinding) -> None:
         self.address = told.address
         self._session = session
         self._told = told

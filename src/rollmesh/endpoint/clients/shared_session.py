@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rollmesh.endpoint.clients.client_dialing import Door, Interrupted, Opened
+from rollmesh.endpoint.clients.client_dialing import Dialer, Interrupted, Opened
 from rollmesh.endpoint.clients.client_session import (
     LOST_CODES,
     Bind,
@@ -53,16 +53,16 @@ class SharedSession:
     """A session; see the module.
 
     Args:
-        door: The way to the endpoint.
+        dialer: The way to the endpoint.
         bind: Called with every new connection.
 
     Attributes:
-        door: The way to the endpoint.
+        dialer: The way to the endpoint.
         generation: Counts the sessions opened here.
     """
 
-    def __init__(self, door: Door, bind: Bind) -> None:
-        self.door = door
+    def __init__(self, dialer: Dialer, bind: Bind) -> None:
+        self.dialer = dialer
         self._bind = bind
         self._next_id = itertools.count(1).__next__
         self._lock = threading.Lock()
@@ -96,7 +96,7 @@ class SharedSession:
     @classmethod
     def taking_over(cls, session: ClientSession) -> SharedSession:
         """Return a shared session that goes on with the one of a client."""
-        shared = cls(session.door, session.bind)
+        shared = cls(session.dialer, session.bind)
         opened = session.hand_over()
         if opened is not None:
             shared._adopt(opened)
@@ -122,7 +122,7 @@ class SharedSession:
                 is_first = not self._waiting
                 if self._left:
                     self._left = False
-                    self.door.forget_interrupt()
+                    self.dialer.forget_interrupt()
                 self._waiting.append(callback)
         if is_refused:
             callback(self._closed_fault())
@@ -147,7 +147,7 @@ class SharedSession:
 
     def _open(self, timeout_s: float | None) -> Opened:
         try:
-            opened = self.door.open("", timeout_s)
+            opened = self.dialer.open("", timeout_s)
             self._bind_to(opened)
             self._adopt(opened)
         except Interrupted:
@@ -191,7 +191,7 @@ class SharedSession:
             raise
 
     def _start(self, run: Callable[[], None]) -> None:
-        name = f"rollmesh {self.door.service} {self.door.address}"
+        name = f"rollmesh {self.dialer.service} {self.dialer.address}"
         threading.Thread(target=run, name=name, daemon=True).start()
 
     # -------------------------------------------------------------------------------- calls
@@ -244,7 +244,7 @@ class SharedSession:
             self._lost = self._lost or "it was left"
             self._pending.clear()
             connection, self._connection = self._connection, None
-        self.door.interrupt()
+        self.dialer.interrupt()
         if connection is not None:
             say_farewell(connection, 0, self._next_id())
 
@@ -256,7 +256,7 @@ class SharedSession:
             if pending is not None:
                 pending(
                     EndpointFault(
-                        f"{request.kind.name} cannot be sent to {self.door.address}: {error}",
+                        f"{request.kind.name} cannot be sent to {self.dialer.address}: {error}",
                         error_class=type(error).__name__,
                         outcome="not_done",
                         is_recoverable=True,
@@ -302,7 +302,7 @@ class SharedSession:
                     continue
             except Exception as error:  # whatever it is, somebody waits for a reply
                 if not isinstance(error, (TransportError, TransportTimeout, WireError)):
-                    _logger.exception("receive_failed address=%s", self.door.address)
+                    _logger.exception("receive_failed address=%s", self.dialer.address)
                 connection.close()
                 connection = self._resumed(connection, error)
                 continue
@@ -321,7 +321,7 @@ class SharedSession:
             return message
         if body.code in LOST_CODES:
             return self._session_lost(body.message)
-        return fault_of(body, str(self.door.address))
+        return fault_of(body, str(self.dialer.address))
 
     def _resumed(self, connection: Connection, error: Exception) -> Connection | None:
         """Return a new connection of the same session; None where there is none any more.
@@ -336,7 +336,7 @@ class SharedSession:
             pending = self._end("it was closed") if self._closed else []
             is_over = self._closed
         if not is_over:
-            _logger.warning("resuming address=%s error=%s", self.door.address, error)
+            _logger.warning("resuming address=%s error=%s", self.dialer.address, error)
             try:
                 return self._resume(drops)
             except Interrupted:
@@ -351,7 +351,7 @@ class SharedSession:
         return None
 
     def _resume(self, drops: int) -> Connection:
-        opened = self.door.open(self._session_id, self.door.options.resume_grace_s)
+        opened = self.dialer.open(self._session_id, self.dialer.options.resume_grace_s)
         with self._lock:
             requests = [self._pending[request_id][0] for request_id in sorted(self._pending)]
         if not opened.welcome.is_resumed and not all([begins_anew(one) for one in requests]):
@@ -362,7 +362,7 @@ class SharedSession:
             )
         self._bind_to(opened)
         requests = self._adopt(opened, is_new=not opened.welcome.is_resumed, drops=drops)
-        _logger.warning("resumed address=%s requests=%d", self.door.address, len(requests))
+        _logger.warning("resumed address=%s requests=%d", self.dialer.address, len(requests))
         for request in requests:
             self._send(opened.connection, request)
         return opened.connection
@@ -375,10 +375,10 @@ class SharedSession:
         return pending
 
     def _session_lost(self, detail: str) -> SessionLost:
-        return SessionLost(f"the session with {self.door.address} is lost: {detail}")
+        return SessionLost(f"the session with {self.dialer.address} is lost: {detail}")
 
     def _closed_fault(self) -> EndpointFault:
-        return EndpointFault(f"the session with {self.door.address} was left", outcome="not_done")
+        return EndpointFault(f"the session with {self.dialer.address} was left", outcome="not_done")
 
 
 def wait_for(

@@ -49,6 +49,8 @@ _logger = logging.getLogger(__name__)
 _LOOK_NS = 100_000_000
 _KILL_S = 0.1
 """How long the thread of an env may take to end once the process of the env was killed."""
+_REAP_S = 1.0
+"""How much later an isolated env is given up: its process is killed at the limit, which is told."""
 BUILDING = "its env is being built"
 """What a client is told that has a place, and waits for its env."""
 
@@ -148,7 +150,10 @@ class EnvServer(Server):
         places = list(self._places)
         for place in places:
             place.stop()
-        late = _not_closed(places, self.options.close_timeout_s)
+        limit_s = self.options.close_timeout_s
+        if limit_s is not None and self.options.isolate == "process":
+            limit_s += _REAP_S
+        late = _not_closed(places, limit_s)
         for place in late:
             _logger.warning(
                 "close_overdue place=%d timeout_s=%s detail=its env is left behind",

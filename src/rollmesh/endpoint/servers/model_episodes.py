@@ -15,18 +15,18 @@ from rollmesh.endpoint.error_bodies import Refused
 from rollmesh.ports import PredictRequest, ResetAdapterRequest
 
 if TYPE_CHECKING:
-    from rollmesh.endpoint.servers.model_home import ModelRoute
+    from rollmesh.endpoint.servers.model_home import DrivenRoute
 
 MOST_EPISODES = 2**16
 """Episodes that one route may have under way."""
 
-Owners: TypeAlias = "dict[str, ModelRoute]"
+Owners: TypeAlias = "dict[str, DrivenRoute]"
 """The route of each episode under way."""
-TakenOver: TypeAlias = "list[tuple[ModelRoute, str]]"
+TakenOver: TypeAlias = "list[tuple[DrivenRoute, str]]"
 """Episodes that were another route's."""
 
 
-def claim(owners: Owners, route: ModelRoute, request: PredictRequest) -> TakenOver:
+def claim(owners: Owners, route: DrivenRoute, request: PredictRequest) -> TakenOver:
     """Make sure that the episodes of a request are this route's; return what was another's.
 
     Raises:

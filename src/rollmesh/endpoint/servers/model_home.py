@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rollmesh.endpoint.servers.sessions import Session
 
 
-class ModelRoute:
+class DrivenRoute:
     """One env that a client drives with the model.
 
     Args:
@@ -108,13 +108,13 @@ class ModelHome:
     ) -> None:
         """Open a route on the model's thread; `callback` gets it, or what was raised."""
 
-        def open_here() -> ModelRoute:
+        def open_here() -> DrivenRoute:
             if not self._is_thread_safe:
                 port = self._open_port(contract, self.thread)
-                return ModelRoute(context, port, self.thread, owns_thread=False)
+                return DrivenRoute(context, port, self.thread, owns_thread=False)
             thread = OwnThread("rollmesh-model-route")
             port = self._open_port(contract, thread)
-            return ModelRoute(context, port, thread, owns_thread=True)
+            return DrivenRoute(context, port, thread, owns_thread=True)
 
         self.thread.submit(open_here, callback)
 

@@ -23,7 +23,7 @@ import msgspec
 
 from rollmesh.endpoint.error_bodies import Refused
 from rollmesh.endpoint.servers.model_episodes import claim, end_there
-from rollmesh.endpoint.servers.model_home import ModelHome, ModelRoute
+from rollmesh.endpoint.servers.model_home import DrivenRoute, ModelHome
 from rollmesh.endpoint.servers.reading_loan import READ_S, Loan
 from rollmesh.endpoint.servers.sessions import (
     Arrival,
@@ -61,7 +61,7 @@ class ModelSession(Session):
     def __init__(self, arrival: Arrival, terms: Terms, home: ModelHome) -> None:
         super().__init__(arrival, terms)
         self._home = home
-        self._routes: dict[str, ModelRoute] = {}
+        self._routes: dict[str, DrivenRoute] = {}
         self._lanes: dict[str, int] = {}
         self._contract: EnvContract | None = None
         self._reads_from: Connection | None = None
@@ -171,7 +171,7 @@ class ModelSession(Session):
         if connection is not None:
             self.bind(connection)
 
-    def _route(self, context: AdapterContext) -> ModelRoute:
+    def _route(self, context: AdapterContext) -> DrivenRoute:
         if self.is_broken:
             raise Refused(
                 "not_ready",
@@ -266,7 +266,7 @@ class ModelSession(Session):
 
     # ---------------------------------------------------------------------------- inside
 
-    def _submit(self, route: ModelRoute, method: str, request: Any, callback: Callback) -> None:
+    def _submit(self, route: DrivenRoute, method: str, request: Any, callback: Callback) -> None:
         try:
             route.submit(method, request, callback)
         except RuntimeError as exc:  # the model's thread has ended
@@ -323,13 +323,13 @@ class ModelSession(Session):
         """Whether the request at hand is the only thing that this session has to do."""
         return len(self._routes) == 1 and len(self.flights) == 1
 
-    def _disown(self, route: ModelRoute, episode_ids: tuple[str, ...]) -> None:
+    def _disown(self, route: DrivenRoute, episode_ids: tuple[str, ...]) -> None:
         for episode_id in episode_ids:
             route.episodes.discard(episode_id)
             self._home.owners.pop(episode_id, None)
 
     def _release(
-        self, route: ModelRoute, reason: str, timeout_s: float | None, callback: Callback
+        self, route: DrivenRoute, reason: str, timeout_s: float | None, callback: Callback
     ) -> None:
         self._disown(route, tuple(route.episodes))
         self._submit(
