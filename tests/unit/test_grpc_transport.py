@@ -653,6 +653,7 @@ def test_a_stranger_whose_env_is_being_built_is_told_nothing_and_may_wait(
         stranger.server.send(welcome(stranger.server, position=1, contract=b""))
     stranger.server.send(welcome(stranger.server, position=1, contract=b"", detail="is built"))
     time.sleep(0.3)  # its patience would be over by now
+    stranger.server._out_of_patience()  # as of a timer that had gone off before
     stranger.server.send(welcome(stranger.server))
     stranger.say(env_pb.JoinRequest(request_id="a", render=env_pb.RenderRequest()))
     number = stranger.server.receive(5).request_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import types
@@ -207,6 +208,18 @@ class Needs(Model):
 def test_a_class_without_what_it_needs_is_refused():
     with pytest.raises(InvalidSpec, match=r"^model: Needs cannot be called: it needs path; pass"):
         opened(Needs)
+
+
+class Configured(Policy):
+    """Made by a decorator that fills in what is needed, as configuration libraries do."""
+
+    @functools.wraps(Needs.__init__)
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+def test_what_a_decorator_wraps_does_not_say_what_is_needed():
+    assert opened(Configured) is not None
 
 
 class Broken(Model):

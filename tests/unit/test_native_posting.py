@@ -154,3 +154,14 @@ def test_a_copy_into_shared_memory_that_is_interrupted_keeps_no_slot(monkeypatch
         with pytest.raises(TypeError):
             client._share(frame, ring)
         assert ring._states[:8].count(b"\1") == 0
+
+
+def test_what_is_left_of_a_message_and_cannot_be_kept_breaks_the_connection(monkeypatch):
+    def remaining(*_):
+        raise MemoryError
+
+    with connected() as (client, _):
+        monkeypatch.setattr(native, "remaining", remaining)
+        with pytest.raises(MemoryError):
+            client.post(probe(1))
+        assert not client.is_open

@@ -67,6 +67,7 @@ def name_of_factory(factory: Any) -> str:
 
 def _parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     try:
-        return inspect.signature(factory).parameters
+        # not what a decorator wraps: it may fill in what that needs
+        return inspect.signature(factory, follow_wrapped=False).parameters
     except (TypeError, ValueError):  # some builtins have none
         return None

@@ -70,6 +70,7 @@ class GrpcServerConnection(Connection):
         self._is_told = False
         self._all_said = threading.Event()
         self._patience: threading.Timer | None = None
+        self._has_place = False
         said = self._read_hello()
         self.is_foreign = said is None
         self._dialect = FOREIGN if said is None else said.dialect
@@ -196,6 +197,7 @@ class GrpcServerConnection(Connection):
         if not self.is_foreign:
             return self._put(self._welcome(body, None), None)
         if body.detail:  # it has a place, which it may wait for
+            self._has_place = True
             if self._patience is not None:
                 self._patience.cancel()
         elif self._patience is None:
@@ -206,7 +208,7 @@ class GrpcServerConnection(Connection):
 
     def _out_of_patience(self) -> None:
         with self._lock:
-            if self._speech is None:
+            if self._speech is None and not self._has_place:
                 self._refuse(ErrorBody(code="busy", message=BUSY))
 
     def _refuse(self, body: ErrorBody) -> None:

@@ -148,6 +148,7 @@ class NativeConnection(Connection):
         with self._send_lock:
             if self._end_reason is not None:
                 raise self._lost("closed")
+            sent = 0
             try:
                 data = self.framing.quick(message)
                 if data is None:
@@ -155,13 +156,16 @@ class NativeConnection(Connection):
                 else:
                     parts, on_socket = [data], len(data)
                 unsent = self._unsent
-                sent = 0 if unsent else self._write(parts, on_socket, _MOMENT_S)
+                if not unsent:
+                    sent = self._write(parts, on_socket, _MOMENT_S)
                 if sent == on_socket:
                     return True
                 # a copy: the leaves are the caller's again
                 unsent.append(memoryview(b"".join(remaining(parts, sent))))
             except BaseException as error:
                 self._look_at(error)
+                if sent:  # what is cut cannot be gone on with
+                    self._broken("a message was cut")
                 raise
             return len(unsent) > 1
 
