@@ -39,6 +39,8 @@ _logger = logging.getLogger(__name__)
 
 TOLD_S = 30.0
 """How long the end of a run waits for hooks that are told of stored episodes."""
+LOOK_S = 5.0
+"""How long one that was interrupted waits for the look at what playing has moved."""
 
 
 @dataclass(eq=False)
@@ -119,7 +121,7 @@ class Ledger:
 
         Args:
             is_sound: Whether all calls have come back. Else one that is under way may hold what is
-                looked at here, and the look is given up after `TOLD_S`.
+                looked at here, and the look is given up after `LOOK_S`.
         """
         if self.journal is None:
             return
@@ -130,14 +132,16 @@ class Ledger:
             target=self._look_what_moved, args=(self.journal,), name="rollmesh-marks", daemon=True
         )
         look.start()
-        look.join(TOLD_S)
+        look.join(LOOK_S)
 
     def _look_what_moved(self, journal: Journal) -> None:
-        from rollmesh.runs.marks import marks_of, moved_since
+        from rollmesh.runs.marks import marks_of, moved_since, remember
         from rollmesh.runs.schema import MOVED_FACT
 
-        moved = moved_since(journal.marks, marks_of(self.run.model, self.run.env))
+        model, env = self.run.model, self.run.env
+        moved = moved_since(journal.marks, marks_of(model, env))
         if moved:
+            remember(model, env, before=journal.marks, moved=moved)
             with contextlib.suppress(JournalError, ValueError):  # said elsewhere, or it is closed
                 journal.note_facts({MOVED_FACT: moved})
 

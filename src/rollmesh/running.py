@@ -272,16 +272,18 @@ class PlannedRun:
 
     def _identity(self) -> Any:
         from rollmesh.runs.identity import RunIdentity
-        from rollmesh.runs.marks import marks_of
+        from rollmesh.runs.marks import earlier_of, marks_of
 
         template, opening = self.template, self.opening
+        marks = marks_of(self.model, self.env)
         return RunIdentity(
             plan_json=self.plan.to_json(),
             plan_hash=self.plan.hash,
             planned=len(self.plan.episodes),
             env=self.env_name,
             model=model_identity(self.model),
-            marks=marks_of(self.model, self.env),
+            marks=marks,
+            earlier=earlier_of(self.model, self.env, marks),
             settings={
                 **settings_of(template, opening),
                 "model_kwargs": written(opening.model_kwargs),

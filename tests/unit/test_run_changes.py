@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
+from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
 
 import rollmesh
-from rollmesh import evaluate
+from rollmesh import evaluate, ledger
 from rollmesh.cli import exit_codes, main
 from rollmesh.errors import InvalidSpec, RunChanged
 from rollmesh.runs.reading import read_run
@@ -81,6 +83,58 @@ def test_a_policy_that_moves_by_playing_goes_on_in_its_own_process_and_in_anothe
     assert model.asked > asked
     result = evaluate(Gain(0.5), Walk, **given)
     assert (result.resumed, result.num_not_run) == (4, 0)
+
+
+def test_a_policy_that_moves_by_playing_goes_on_over_several_folders(tmp_path):
+    given = {"episodes": 3, "base_seed": 5}
+
+    def loop(model, change=lambda _: None):
+        for folder in ("a", "b", "c"):
+            yield evaluate(model, Walk, run_dir=tmp_path / folder, **given).resumed
+            change(model)
+
+    model = Gain(0.5)
+    assert list(loop(model)) == [0, 0, 0]
+    assert list(loop(Gain(0.5))) == [3, 3, 3], "as in a new process"
+    assert list(loop(model)) == [3, 3, 3], "as it was left"
+
+    def reset(model):
+        model.gain = 0.6
+
+    again = loop(Gain(0.5), reset)
+    assert next(again) == 3
+    with pytest.raises(RunChanged, match="model: attribute gain is another"):
+        next(again)
+    with pytest.raises(RunChanged, match="model: attribute gain is another"):
+        evaluate(Gain(0.6), Walk, run_dir=tmp_path / "c", **given)
+
+
+def test_a_policy_that_moves_goes_on_in_the_second_folder_that_was_interrupted(tmp_path):
+    given = {"episodes": 6, "base_seed": 5}
+    model, token = Gain(0.5), CancelToken()
+    evaluate(model, Walk, run_dir=tmp_path / "a", **given)
+    with pytest.raises(rollmesh.RouteCancelled):
+        evaluate(
+            model, Walk, run_dir=tmp_path / "b", cancel=token, hooks=StopAfter(token, 2), **given
+        )
+    result = evaluate(Gain(0.5), Walk, run_dir=tmp_path / "b", **given)
+    assert (result.resumed, result.num_not_run) == (2, 0)
+
+
+def test_the_look_at_an_interrupted_model_is_given_up_soon(monkeypatch):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def look(journal):
+        begun.set()
+        may_end.wait(60)
+
+    monkeypatch.setattr(ledger, "LOOK_S", 0.01)
+    try:
+        one = SimpleNamespace(journal=object(), _look_what_moved=look)
+        ledger.Ledger.note_moved(one, is_sound=False)
+        assert begun.wait(10)
+    finally:
+        may_end.set()
 
 
 def test_an_accepted_change_is_noted_with_how_much_was_played_before(tmp_path, caplog):

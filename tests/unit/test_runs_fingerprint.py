@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +20,7 @@ import pytest
 
 from rollmesh import Model
 from rollmesh.runs import fingerprint as module
+from rollmesh.runs import own_code
 from rollmesh.runs.fingerprint import MOST_PARTS, REST, env_fingerprint, fingerprint
 
 SCALE = 0.5
@@ -200,6 +202,50 @@ def test_own_modules_are_followed_to_what_is_read_of_them():
     source = "def act(o): return {}"
     first = made(source.format("toys.Counter"), toys=toys, Counter=None)
     assert fingerprint(first)["code"] != fingerprint(made("def act(o): return 0"))["code"]
+
+
+def test_of_huge_arrays_the_beginning_and_the_end_count(monkeypatch):
+    monkeypatch.setattr(module, "_HUGE_BYTES", 1000)
+    monkeypatch.setattr(module, "_END_BYTES", 80)
+    first, inner, last = (np.zeros((20, 10)) for _ in range(3))
+    inner[10, 5], last[19, 9] = 1, 1
+    assert differing(Leans(w=first), Leans(w=inner)) == set()
+    assert differing(Leans(w=first), Leans(w=last)) == {"attribute w"}
+    assert differing(Leans(w=first.T), Leans(w=last.T)) == {"attribute w"}
+    assert differing(Leans(w=first[:5]), Leans(w=np.ones((5, 10)))) == {"attribute w"}
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, type("Blob", (bytes,), {})])
+def test_bytes_are_hashed_as_they_are(kind):
+    held = Leans(blob=kind(4 << 20))
+    fingerprint(held)
+    tracemalloc.start()
+    fingerprint(held)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1 << 20
+    assert differing(held, Leans(blob=kind(b"x"))) == {"attribute blob"}
+
+
+def test_members_of_a_set_that_know_each_other_count_in_any_order():
+    ring = [Layer(number) for number in range(5)]
+    for place, one in enumerate(ring):
+        one.weights = ring[(place + 1) % 5]
+    one, other = module._Look()._set(ring, 1), module._Look()._set(ring[::-1], 1)
+    assert one == other
+    ring[0].width = 9
+    assert module._Look()._set(ring, 1) != one
+
+
+def test_what_code_does_is_found_out_once(monkeypatch):
+    looked = []
+    real = own_code._instructions
+    monkeypatch.setattr(own_code, "_instructions", lambda code: looked.append(code) or real(code))
+    source = "def once(o): return o + 4711\n"
+    source += "".join(f"class C{n}:\n    def go(self): return once({n})\n" for n in range(9))
+    source += f"act = [{', '.join(f'C{n}()' for n in range(9))}]"
+    fingerprint(Leans(parts=made(source)))
+    assert [code.co_name for code in looked].count("once") == 2, "its digest, and its names"
 
 
 def test_what_moves_by_being_used_counts_by_its_type():

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+
 import gymnasium as gym
 import pytest
 
 import rollmesh
+from rollmesh.runs import marks as marks_module
 from rollmesh.runs.checking import Start
-from rollmesh.runs.marks import changed_marks, marks_of, moved_since, seen_in
+from rollmesh.runs.marks import (
+    changed_marks,
+    earlier_of,
+    marked_by,
+    marks_of,
+    moved_since,
+    remember,
+    seen_in,
+)
 
 
 def start(marks, **facts):
+    facts = {"fingerprinted_by": marked_by(), **facts}
     return Start(started_at=0.0, facts={"fingerprints": marks, **facts})
 
 
@@ -133,3 +145,144 @@ def test_what_was_before_an_accepted_change_is_another():
     starts = [start(model(code="1")), start(model(code="2"), accepted={"after": 3, "changes": []})]
     assert said(starts, model(code="2")) == ()
     assert said(starts, model(code="1")) != ()
+
+
+# ------------------------------------------------------------------------ what playing changed
+
+
+class Counts:
+    """Counts what it was asked."""
+
+    def __init__(self):
+        self.asked, self.eps = 0, 0.1
+
+    def __call__(self, seen):
+        self.asked += 1
+        return 0
+
+
+def play(target, change=lambda one: one(0)):
+    """Return the marks that a target had, after playing it."""
+    before = marks_of(target, None)
+    change(target)
+    moved = moved_since(before, marks_of(target, None))
+    remember(target, None, before=before, moved=moved)
+    return before
+
+
+def earlier(target):
+    return earlier_of(target, None, marks_of(target, None))
+
+
+def test_marks_that_playing_has_taken_are_remembered_over_several_runs():
+    counts = Counts()
+    assert earlier(counts) == {}
+    first, second = play(counts), play(counts)
+    had = [one["model"]["attribute asked"] for one in (first, second)]
+    assert earlier(counts) == {"model": {"attribute asked": had}}
+    assert earlier(counts.__call__) == earlier(counts)
+    now = marks_of(counts, None)
+    assert said([start(first)], now) != ()
+    assert changed_marks(seen_in([start(first)]), now, earlier=earlier(counts)) == ()
+    assert said([start(now, earlier=earlier(counts))], first) == ()
+    assert said([start(now)], first) != ()
+
+
+def test_a_change_by_another_hand_is_none_by_playing():
+    counts = Counts()
+    first = play(counts)
+    counts.eps = 0.2
+    words = ("model: attribute eps is another than in earlier starts",)
+    now = marks_of(counts, None)
+    assert changed_marks(seen_in([start(first)]), now, earlier=earlier(counts)) == words
+    counts.eps, counts.asked = 0.1, 7
+    assert earlier(counts) == {}
+    play(counts)
+    assert first["model"]["attribute asked"] not in earlier(counts)["model"]["attribute asked"]
+
+
+def test_marks_are_remembered_of_each_of_several():
+    one, other = Counts(), Counts()
+
+    def change(several):
+        several[0](0)
+        several[1](0)
+
+    play([one, other, one], change)
+    play([one, other, one], change)
+    found = earlier([one, other, one])["model"]
+    assert sorted(found) == [f"attribute asked of entry {number}" for number in (1, 2, 3)]
+    assert found["attribute asked of entry 1"] == earlier(one)["model"]["attribute asked"]
+    assert [len(several) for several in found.values()] == [2, 2, 2]
+    del one, found
+    assert earlier([other])["model"].keys() == {"attribute asked of entry 1"}
+
+
+def test_what_is_remembered_ends_with_its_object():
+    counts = Counts()
+    play(counts)
+    key = id(counts)
+    assert key in marks_module._trails
+    del counts
+    gc.collect()
+    assert key not in marks_module._trails
+
+
+def test_of_what_can_be_told_no_end_of_nothing_is_remembered():
+    class Slotted(Counts):
+        __slots__ = ()
+
+    class Bare:
+        __slots__ = ("asked",)
+
+        def __init__(self):
+            self.asked = 0
+
+        def __call__(self, seen):
+            self.asked += 1
+
+    play(bare := Bare())
+    assert earlier(bare) == {}
+    play(slotted := Slotted())
+    assert earlier(slotted) != {}
+
+
+def test_of_very_many_marks_the_first_and_the_last_are_remembered():
+    counts = Counts()
+    had = [play(counts)["model"]["attribute asked"] for _ in range(70)]
+    assert earlier(counts)["model"]["attribute asked"] == had[:32] + had[-32:]
+
+
+# ------------------------------------------------------------------------ what can be compared
+
+
+def test_code_is_not_compared_with_that_of_another_python():
+    other = {"fingerprinted_by": {**marked_by(), "python": "cpython 2.7"}}
+    there = start(model(code="1+code", x="1", f="1+code"), **other)
+    assert said([there], model(code="2+code", x="1", f="2+code")) == ()
+    assert said([there], model(code="2+code", x="2", f="2+code")) != ()
+    assert said([there], model(code="2+code", x="1", f="2")) != (), "it was a function"
+    assert said([there], model(code="2+code", x="1")) == ("model: f is gone",)
+    here = start(model(code="2+code", x="1", f="2+code"))
+    assert said([there, here], model(code="2+code", x="1", f="2+code")) == ()
+    assert said([there, here], model(code="3+code", x="1", f="2+code")) != ()
+
+
+def test_hashes_of_another_kind_are_not_compared():
+    for by in ({}, {**marked_by(), "algorithm": 1}):
+        assert said([start(model(x="1"), fingerprinted_by=by)], model(x="2")) == ()
+    assert said([start(model(x="1"))], model(x="2")) != ()
+
+
+def test_marks_say_whether_code_went_into_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "acting.py").write_text("def act(o):\n    return 0\n")
+    assert marks_of("acting:act", None)["model"]["code"].endswith("+code")
+
+    class Holds:
+        def __init__(self):
+            self.f, self.inside, self.x, self.again = act, [{"f": [act]}], 1, [act]
+
+    marks = marks_of(Holds(), None)["model"]
+    coded = {name for name, mark in marks.items() if mark.endswith("+code")}
+    assert coded == {"attribute f", "attribute inside", "attribute again", "code"}

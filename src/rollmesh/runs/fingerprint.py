@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from re import Pattern
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from rollmesh.runs.own_code import code_digest, digest, is_own, is_own_module, n
 MOST_PARTS = 24
 REST = "the rest"
 """The part that stands for all others, where there are more than so many."""
+ALGORITHM = 2
+"""Which way of hashing this is: hashes of another one cannot be compared."""
+OF_CODE = "+code"
+"""What a hash ends in that code of the user's went into: it is another one in another Python."""
 CODE, PARAMETERS, SPEC, WRAPPERS, FACTORIES = "code", "parameters", "spec", "wrappers", "factories"
 _MOST_OBJECTS = 20_000
 """Objects looked at for one part."""
@@ -34,7 +38,10 @@ _MOST_CODE = 2000
 """Classes and functions looked at for one object's code."""
 _DEEPEST = 6
 _END_BYTES = 1 << 20
-"""Of an array on disk so much of its beginning and its end counts."""
+"""Of an array on disk, or of a huge one, so much of its beginning and its end counts."""
+_HUGE_BYTES = 1 << 30
+_LEAST_SHARE = 32
+"""Objects looked at for each member of a set at least."""
 _CODE: tuple[Any, ...] = (type, types.FunctionType, types.BuiltinFunctionType)
 _WRITTEN = {float, bool, str, type(None), int}
 
@@ -47,7 +54,11 @@ def fingerprint(thing: object) -> dict[str, str]:
     outside, `argument x` one of a `partial`, and `spec`, `wrappers` and `factories` are those of a
     Gymnasium env. What cannot be looked at counts by its type.
 
-    Guarantees: at most `MOST_PARTS` parts, some ten thousand objects each; arrays are read whole.
+    Of an object of an installed package that is no model, only its type and arrays in its
+    attributes count. A hash that code went into ends in `OF_CODE`.
+
+    Guarantees: at most `MOST_PARTS` parts, some ten thousand objects each. Arrays in memory are
+    read whole up to 1 GiB; of those on disk a little is read, or nothing.
     """
     return _written(thing, lambda look: look.parts(thing))
 
@@ -63,8 +74,9 @@ def env_fingerprint(env: object) -> dict[str, str]:
 
 
 def _written(thing: object, look_at: Callable[[_Look], dict[str, bytes]]) -> dict[str, str]:
+    look = _Look()
     try:
-        parts = look_at(_Look())
+        parts = look_at(look)
     except Exception:  # noqa: BLE001 - anything may hide behind an attribute
         parts = {CODE: digest(name_of(class_of(thing)))}
     names = sorted(parts)
@@ -73,7 +85,9 @@ def _written(thing: object, look_at: Callable[[_Look], dict[str, bytes]]) -> dic
         others = digest(*(piece for name in rest for piece in (name.encode(), parts[name])))
         parts[REST] = others
         names.append(REST)
-    return {name: parts[name].hex() for name in names}
+        if look.coded.intersection(rest):
+            look.coded.add(REST)
+    return {name: parts[name].hex() + OF_CODE * (name in look.coded) for name in names}
 
 
 class _Parts:
@@ -95,28 +109,72 @@ class _Parts:
         self.values.setdefault(name, []).append(value)
 
 
+class _Known(NamedTuple):
+    """What was looked at: the object, which has to live as long, its hash, and more."""
+
+    value: object
+    hashed: bytes
+    depth: int
+    has_code: bool = False
+
+
+class _Memory:
+    """What is known by now, by the id of the object; one can be put on another and thrown away."""
+
+    def __init__(self, below: _Memory | None = None) -> None:
+        self.below = below
+        self.kept: dict[int, _Known] = {}
+
+    def get(self, value: object) -> _Known | None:
+        memory: _Memory | None = self
+        while memory is not None:
+            if (known := memory.kept.get(id(value))) is not None:
+                return known
+            memory = memory.below
+        return None
+
+    def put(self, known: _Known) -> None:
+        self.kept[id(known.value)] = known
+
+
 class _Look:
-    """One walk; what was looked at once is not looked at again."""
+    """One walk; what was looked at once is not looked at again.
+
+    Attributes:
+        coded: The parts that code of the user's went into.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[object, bytes, int]] = {}
+        self.coded: set[str] = set()
+        self._memory = _Memory()
         self._left = _MOST_OBJECTS
+        self._num_code = 0
 
     def parts(self, thing: object, depth: int = 0) -> dict[str, bytes]:
         """Return the hashes of an object's parts."""
-        self._known[id(thing)] = (thing, b"itself", -1)
+        self._memory.put(_Known(thing, b"itself", -1))
         found = _Parts()
+        before = self._num_code
         hashes = self._fill(found, thing)
+        coded = set(hashes) if self._num_code > before else set[str]()
+        before = self._num_code
         while found.waiting:
             code = found.waiting.popleft()
             look_at = self._add_class if isinstance(code, type) else self._add_function
             look_at(found, code)
+        if self._num_code > before:
+            coded.add(CODE)
         for name in sorted(found.values):
             if depth == 0:
                 self._left = _MOST_OBJECTS
+            before = self._num_code
             hashes[name] = digest(*(self.of(one, depth + 1) for one in found.values[name]))
+            if self._num_code > before:
+                coded.add(name)
         if found.code:
             hashes[CODE] = digest(*found.code)
+        if depth == 0:
+            self.coded |= coded
         return hashes
 
     def _fill(self, found: _Parts, thing: Any) -> dict[str, bytes]:
@@ -189,10 +247,11 @@ class _Look:
         if not is_own(function):
             found.code.append(name_of(function))
             return
+        self._num_code += 1
         found.code.append(code_digest(code))
         defaults = (function.__defaults__, function.__kwdefaults__)
         found.code.append(digest(*(self.of(one, 1) for one in defaults)))
-        for name, attribute in dict.fromkeys(names_read(code)):
+        for name, attribute in names_read(code):
             self._add_global(found, function.__globals__, name, attribute)
         for name, value in vars(function).items():
             if name != "__wrapped__":  # which its closure holds
@@ -266,34 +325,37 @@ class _Look:
 
     def of(self, value: Any, depth: int) -> bytes:
         """Return the hash of any value."""
-        if class_of(value) is str:
-            return digest(b"str", value.encode("utf-8", "surrogatepass"))
-        if class_of(value) is int:
-            return digest(b"int", hex(value).encode())
-        if issubclass(class_of(value), looking.PLAIN) and not is_own(class_of(value)):
-            return digest(name_of(class_of(value)), repr(value).encode("utf-8", "surrogatepass"))
-        known = self._known.get(id(value))
-        if known is not None and known[2] <= depth:
-            return known[1]
+        if (plain := _plain(value)) is not None:
+            return plain
+        known = self._memory.get(value)
+        if known is not None and known.depth <= depth:
+            self._num_code += known.has_code
+            return known.hashed
         self._left -= 1
         if depth > _DEEPEST or self._left < 0:
             return name_of(class_of(value))
-        self._known[id(value)] = (value, b"inside itself", -1)
+        self._memory.put(_Known(value, b"inside itself", -1))
+        before = self._num_code
         try:
             result = self._value(value, depth)
         except Exception:  # noqa: BLE001 - a foreign type may refuse anything
             result = name_of(class_of(value))
-        self._known[id(value)] = (value, result, depth)
+        self._memory.put(_Known(value, result, depth, self._num_code > before))
         return result
 
     def _value(self, value: Any, depth: int) -> bytes:
         name, deeper = name_of(class_of(value)), depth + 1
         if (array := looking.array_of(value)) is not None:
-            said = self._array(array, depth)
+            is_huge = isinstance(value, np.ndarray) and array.nbytes > _HUGE_BYTES
+            said = self._array(array, depth, only_ends=is_huge or looking.is_on_disk(array))
+        elif looking.is_foreign_array(value):  # which reading would fetch from where it is kept
+            said = repr((str(value.dtype), tuple(value.shape))).encode()
         elif isinstance(value, Enum):
             said = str(value.name).encode()
         elif isinstance(value, Pattern):
             said = repr(value.flags).encode() + self.of(cast("Any", value).pattern, deeper)
+        elif isinstance(value, (bytes, bytearray)):
+            said = digest(memoryview(value))
         elif (base := _first(looking.BASES, value)) is not None:
             said = base.__repr__(value).encode("utf-8", "surrogatepass")
         elif isinstance(value, (dict, types.MappingProxyType)):
@@ -320,7 +382,10 @@ class _Look:
         called = "" if is_own(kind) else getattr(value, "__name__", "")
         pieces = [name_of(kind), repr(called).encode() if isinstance(called, str) else b""]
         pieces.append(self.of(kind, depth))
+        is_walked = looking.is_walked(kind)
         for key, one in looking.attributes_of(value):
+            if not is_walked and not looking.is_of_arrays(one):
+                continue
             pieces += [key.encode(), self.of(one, depth + 1)]
         return digest(*pieces)
 
@@ -347,23 +412,42 @@ class _Look:
         """Hash a set, whose order is another in each process: no budget may end inside it."""
         if len(members) > _MOST_OBJECTS:
             return digest(b"set", repr(len(members)).encode())
-        left, self._left = self._left, _MOST_OBJECTS
+        left, memory = self._left, self._memory
+        share = max(_LEAST_SHARE, _MOST_OBJECTS // max(1, len(members)))
+        pieces: list[bytes] = []
         try:
-            return digest(b"set", *sorted(self.of(one, depth) for one in members))
+            for one in members:  # none may know what the one before it has found
+                self._left, self._memory = share, _Memory(memory)
+                pieces.append(self.of(one, depth))
         finally:
-            self._left = left
+            self._left, self._memory = left, memory
+        return digest(b"set", *sorted(pieces))
 
-    def _array(self, array: Any, depth: int) -> bytes:
+    def _array(self, array: Any, depth: int, *, only_ends: bool) -> bytes:
         about = repr((array.dtype.str, array.dtype.names, array.shape)).encode()
         if array.dtype.hasobject:
             return digest(about, *(self.of(one, depth + 1) for one in array.ravel().tolist()))
-        if looking.is_on_disk(array):
-            flat = array.reshape(-1)
+        if only_ends:
+            flat: Any = array.flat
             most = max(1, _END_BYTES // max(1, array.itemsize))
             return digest(about, flat[:most].tobytes(), flat[-most:].tobytes())
         whole: Any = cast("Any", np.ascontiguousarray(array)).reshape(-1)
         data = whole.view(np.uint8).data if whole.size and whole.itemsize else b""
         return digest(about, data)
+
+
+def _plain(value: Any) -> bytes | None:
+    """Return the hash of a value that holds no others, or None."""
+    kind = class_of(value)
+    if kind is str:
+        return digest(b"str", value.encode("utf-8", "surrogatepass"))
+    if kind is int:
+        return digest(b"int", hex(value).encode())
+    if kind in (bytes, bytearray):
+        return digest(name_of(kind), value)
+    if issubclass(kind, looking.PLAIN) and not is_own(kind):
+        return digest(name_of(kind), repr(value).encode("utf-8", "surrogatepass"))
+    return None
 
 
 def _first(bases: tuple[Any, ...], value: object) -> Any:

@@ -7,7 +7,7 @@ not known here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -33,6 +33,7 @@ class RunIdentity:
         planned: Number of episodes of the plan; follows from it, and is not compared.
         marks: Hashes of what model and env are beyond their names, by endpoint and part. Not
             compared here and no part of `to_dict`: each start notes its own.
+        earlier: Those that the same objects had before playing elsewhere has changed them.
 
     Raises:
         TypeError: A setting cannot be written as JSON.
@@ -45,6 +46,7 @@ class RunIdentity:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     planned: int | None = None
     marks: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Any])
+    earlier: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         plain: dict[str, Any] = {}
@@ -58,7 +60,7 @@ class RunIdentity:
         object.__setattr__(self, "settings", plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields but the marks as JSON values."""
+        """Return all fields but the two of marks as JSON values."""
         return {
             "plan_json": self.plan_json,
             "plan_hash": self.plan_hash,

@@ -29,10 +29,18 @@ from rollmesh.runs.checking import Contents, damaged, name_error, read_contents
 from rollmesh.runs.disk import check_place, is_network, name_trouble, name_unmade, place_of
 from rollmesh.runs.identity import RunIdentity
 from rollmesh.runs.lock import RunLock
-from rollmesh.runs.marks import changed_marks, seen_in
+from rollmesh.runs.marks import changed_marks, marked_by, seen_in
 from rollmesh.runs.moving import put_aside
 from rollmesh.runs.rows import FailedAttempt, Row, attempt_row, episode_row
-from rollmesh.runs.schema import ACCEPTED_FACT, LOG_FILE, MARKS_FACT, SIDECARS, STORE_FILE
+from rollmesh.runs.schema import (
+    ACCEPTED_FACT,
+    EARLIER_FACT,
+    LOG_FILE,
+    MARKED_BY_FACT,
+    MARKS_FACT,
+    SIDECARS,
+    STORE_FILE,
+)
 from rollmesh.runs.store import Outcome, Store
 from rollmesh.runs.wal import count_lost_commits
 from rollmesh.runs.writer import GroupWriter
@@ -389,11 +397,18 @@ def _mark_facts(
         RunChanged: They are others than in earlier starts, whose episodes would be mixed with
             those to come.
     """
-    changes = changed_marks(seen_in(contents.starts), identity.marks) if identity.marks else ()
+    changes: tuple[str, ...] = ()
+    if identity.marks:
+        seen = seen_in(contents.starts)
+        changes = changed_marks(seen, identity.marks, earlier=identity.earlier)
     count = len(contents.episodes)
     if changes and count and not accept_changes:
         raise RunChanged(str(folder), changes, can_be_accepted=True)
-    facts: dict[str, Any] = {MARKS_FACT: identity.marks} if identity.marks else {}
+    facts: dict[str, Any] = {}
+    if identity.marks:
+        facts = {MARKS_FACT: identity.marks, MARKED_BY_FACT: marked_by()}
+    if identity.earlier:
+        facts[EARLIER_FACT] = identity.earlier
     if changes:
         facts[ACCEPTED_FACT] = {"after": count, "changes": list(changes)}
         if count:

@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
@@ -31,14 +31,14 @@ from rollmesh.runs.own_code import is_own
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 PLAIN: tuple[Any, ...] = (
-    type(None), bool, float, complex, bytes, bytearray, range, slice, type(...), date, time,
+    type(None), bool, float, complex, range, slice, type(...), date, time,
     timedelta, tzinfo, Decimal, Fraction, UUID, PurePath,
 )  # fmt: skip
 """Values whose `repr` says all."""
-BASES: tuple[Any, ...] = (int, float, complex, str, bytes)
+BASES: tuple[Any, ...] = (int, float, complex, str)
 """The same for values of classes derived from these, by the `repr` of the base."""
 VALUES: tuple[Any, ...] = (
-    *PLAIN, *BASES, dict, set, frozenset, list, tuple, deque, Enum, np.ndarray
+    *PLAIN, *BASES, bytes, bytearray, dict, set, frozenset, list, tuple, deque, Enum, np.ndarray
 )  # fmt: skip
 SPEC_FIELDS = ("id", "entry_point", "kwargs", "max_episode_steps", "additional_wrappers")
 """What makes an env of Gymnasium's registry another one."""
@@ -49,11 +49,14 @@ _OPAQUE: tuple[Any, ...] = (
 """What moves by being used, or says nothing of what it is: counts by its type alone."""
 _GENERATORS = frozenset({"np_random", "_np_random", "_np_random_seed"})
 """Where Gymnasium's objects have a generator, which they make when they first need it."""
+_DEEPEST_ARRAYS = 4
 _SCALARS = (bool, int, float, str, type(None))
 _DESCRIPTORS = (
     types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType
 )  # fmt: skip
 _TENSOR, _ARRAY = ("detach", "cpu", "numpy"), ("__array__", "shape", "dtype")
+_IN_MEMORY = ("__dlpack__", "__array_interface__", "numpy")
+"""What arrays of other libraries have one of, unless they are read from a file when asked for."""
 
 
 def class_of(value: Any) -> type[Any]:
@@ -148,9 +151,36 @@ def array_of(value: Any) -> Array | None:
         except (TypeError, RuntimeError):  # a type that NumPy does not have, such as bfloat16
             library: Any = sys.modules[kind.__module__.partition(".")[0]]
             return plain.contiguous().reshape(-1).view(library.uint8).numpy()
-    if not is_own(kind) and all(hasattr(kind, name) for name in _ARRAY):
+    if is_foreign_array(value) and any(hasattr(kind, name) for name in _IN_MEMORY):
         return np.asarray(value)
     return None
+
+
+def is_foreign_array(value: Any) -> bool:
+    """Return whether a value is an array of an installed package that is not NumPy or torch."""
+    kind = class_of(value)
+    return all(hasattr(kind, name) for name in _ARRAY) and not is_own(kind)
+
+
+def is_of_arrays(value: Any, depth: int = 0) -> bool:
+    """Return whether a value is an array, or a plain container of nothing else."""
+    kind = class_of(value)
+    if issubclass(kind, (np.ndarray, np.generic)) or is_foreign_array(value):
+        return True
+    if all(hasattr(kind, name) for name in _TENSOR):
+        return True
+    if depth > _DEEPEST_ARRAYS or kind not in (dict, OrderedDict, list, tuple):
+        return False
+    several: Any = value.values() if issubclass(kind, dict) else value
+    return bool(several) and all(is_of_arrays(one, depth + 1) for one in several)
+
+
+def is_walked(kind: type[Any]) -> bool:
+    """Return whether all attributes count: not of other objects of installed packages.
+
+    What those keep, such as connections, clocks and caches, is another in each process.
+    """
+    return is_own(kind) or issubclass(kind, types.SimpleNamespace)
 
 
 def is_on_disk(array: Any) -> bool:

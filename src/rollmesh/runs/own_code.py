@@ -22,6 +22,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, cast
 
 _DIGEST_BYTES = 8
+_MOST_KEPT = 8192
+"""Code objects of which it is kept what they do: each class that uses some meets them again."""
 _PACKAGES = ("site-packages", "dist-packages")
 _UNSEEN = ("NOP", "EXTENDED_ARG", "CACHE")
 """Instructions that come and go with the layout of the source."""
@@ -34,7 +36,7 @@ _SHAPING_FLAGS = 0x04 | 0x08 | 0x20 | 0x80 | 0x200
 """Of a code object: `*args`, `**kwargs`, and what makes a generator or coroutine of it."""
 
 
-def digest(*pieces: bytes) -> bytes:
+def digest(*pieces: bytes | bytearray | memoryview) -> bytes:
     """Return the hash of some bytes; where one ends and the next begins counts."""
     hasher = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for piece in pieces:
@@ -85,6 +87,7 @@ def _installed() -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------ bytecode
 
 
+@functools.lru_cache(maxsize=_MOST_KEPT)
 def code_digest(code: CodeType) -> bytes:
     """Return the hash of what a code object does, those inside it included."""
     instructions = _instructions(code)
@@ -102,8 +105,13 @@ def code_digest(code: CodeType) -> bytes:
     return digest(*pieces, getattr(code, "co_exceptiontable", b""))
 
 
-def names_read(code: CodeType) -> Iterator[tuple[str, str | None]]:
-    """Yield the global names that code reads, each with the attribute that is read of it then."""
+@functools.lru_cache(maxsize=_MOST_KEPT)
+def names_read(code: CodeType) -> tuple[tuple[str, str | None], ...]:
+    """Return the global names that code reads, each with the attribute that is read of it then."""
+    return tuple(dict.fromkeys(_names_read(code)))
+
+
+def _names_read(code: CodeType) -> Iterator[tuple[str, str | None]]:
     instructions = _instructions(code)
     for one, after in zip(instructions, [*instructions[1:], None], strict=True):
         if one.opname in _READS_NAME and isinstance(one.argval, str):

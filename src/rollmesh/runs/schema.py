@@ -26,6 +26,8 @@ ENV_FACT, WIDTH_FACT, DECISION_FACT = "env", "num_envs", "decision"
 """Facts of a start that results are read with: the env's own name, lanes, what a rule decided."""
 MARKS_FACT, MOVED_FACT, ACCEPTED_FACT = "fingerprints", "moved", "accepted"
 """Facts of a start: hashes of model and env, those that playing changed, and what was accepted."""
+EARLIER_FACT, MARKED_BY_FACT = "earlier", "fingerprinted_by"
+"""The same: hashes that the same objects had before other runs changed them, and what made them."""
 ENV_FACTS = (ENV_FACT, WIDTH_FACT)
 """Those that hold until the env is opened again: the next start begins with them."""
 APPLICATION = 0x524D5348

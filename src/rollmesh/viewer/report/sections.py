@@ -400,7 +400,8 @@ def facts_section(runs: Sequence[ReportData]) -> str:
     for run in runs:
         facts = dict(run.facts)
         facts.pop("decision", None)  # which is told as why the run stopped
-        for name in ("fingerprints", "moved"):  # which are for comparing
+        # Those are for comparing.
+        for name in ("fingerprints", "moved", "earlier", "fingerprinted_by"):
             facts.pop(name, None)
         packages = _table(facts.pop("packages", None))
         if packages:
