@@ -20,7 +20,7 @@ import pytest
 
 from rollmesh import Model
 from rollmesh.runs import fingerprint as module
-from rollmesh.runs import own_code
+from rollmesh.runs import looking, own_code
 from rollmesh.runs.fingerprint import MOST_PARTS, REST, env_fingerprint, fingerprint
 
 SCALE = 0.5
@@ -302,6 +302,24 @@ def test_a_torch_module_is_what_it_has_learned():
 
     assert differing(policy(net(1)), policy(net(1))) == set()
     assert differing(policy(net(1)), policy(net(2))) == {"variable layer"}
+
+
+def test_a_large_tensor_is_looked_at_here_and_there(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(looking, "_THIN_BYTES", 2**16)
+    read = []
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: read.append(tensor.nbytes) or tensor)
+
+    def weights(rows, kind=torch.float32):
+        return torch.zeros((rows, 2**20 // rows), dtype=kind)
+
+    trained, half = weights(1024), torch.bfloat16
+    trained[500] += 1.0  # one row
+    assert differing(Leans(w=weights(1024)), Leans(w=weights(1024))) == set()
+    assert differing(Leans(w=weights(1024)), Leans(w=trained)) == {"attribute w"}
+    assert differing(Leans(w=weights(1024)), Leans(w=weights(512))) == {"attribute w"}
+    assert differing(Leans(w=weights(1024, half)), Leans(w=trained.to(half))) == {"attribute w"}
+    assert 0 < max(read) <= 2**16
 
 
 def test_a_setting_beside_parameters_counts_too():

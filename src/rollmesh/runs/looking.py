@@ -55,6 +55,8 @@ _DESCRIPTORS = (
     types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType
 )  # fmt: skip
 _TENSOR, _ARRAY = ("detach", "cpu", "numpy"), ("__array__", "shape", "dtype")
+_THIN_BYTES = 16 * 2**20
+"""The least of a large tensor that is read: models of billions of weights are looked at, too."""
 _IN_MEMORY = ("__dlpack__", "__array_interface__", "numpy")
 """What arrays of other libraries have one of, unless they are read from a file when asked for."""
 
@@ -144,8 +146,8 @@ def array_of(value: Any) -> Array | None:
         return value
     if issubclass(kind, np.generic):
         return np.asarray(value)
-    if all(hasattr(kind, name) for name in _TENSOR):
-        plain = value.detach().cpu()
+    if is_tensor(kind):
+        plain = _thinned(value.detach()).cpu()
         try:
             return plain.numpy()
         except (TypeError, RuntimeError):  # a type that NumPy does not have, such as bfloat16
@@ -154,6 +156,20 @@ def array_of(value: Any) -> Array | None:
     if is_foreign_array(value) and any(hasattr(kind, name) for name in _IN_MEMORY):
         return np.asarray(value)
     return None
+
+
+def is_tensor(kind: type[Any]) -> bool:
+    """Return whether a class is torch's for tensors, or one like it."""
+    return all(hasattr(kind, name) for name in _TENSOR)
+
+
+def _thinned(tensor: Any) -> Any:
+    """Return every nth number of a tensor that is large, so that as few as of a small one are read.
+
+    A row that was trained alone is longer than the steps between two of them.
+    """
+    step = getattr(tensor, "nbytes", 0) // _THIN_BYTES
+    return tensor.reshape(-1)[:: step + 1] if step else tensor
 
 
 def is_foreign_array(value: Any) -> bool:
@@ -167,7 +183,7 @@ def is_of_arrays(value: Any, depth: int = 0) -> bool:
     kind = class_of(value)
     if issubclass(kind, (np.ndarray, np.generic)) or is_foreign_array(value):
         return True
-    if all(hasattr(kind, name) for name in _TENSOR):
+    if is_tensor(kind):
         return True
     if depth > _DEEPEST_ARRAYS or kind not in (dict, OrderedDict, list, tuple):
         return False
