@@ -176,6 +176,17 @@ def test_the_wait_counts_from_when_the_model_is_free(bench):
     assert bench.policy.pause(1, oldest, bench.now) is not None
 
 
+def test_who_would_miss_a_whole_turn_is_waited_for_longer(bench):
+    seven, last = EIGHT[:7], EIGHT[7]
+    bench.think(*seven, ms=10, times=OWN)
+    bench.think(last, ms=13.5, times=OWN)
+    bench.answer(*EIGHT)
+    bench.ask(*seven, after_ms=10)
+    assert 3 <= bench.wait_ms(7) <= 4  # the model has been free for all that time
+    bench.policy.answered((), bench.now)  # and now it was busy until this moment
+    assert bench.wait_ms(7) == 0
+
+
 def test_a_full_batch_does_not_wait():
     bench = Bench(max_batch=4)
     bench.think(*EIGHT)
@@ -199,9 +210,9 @@ def test_where_a_forward_saved_is_worth_nothing_it_does_not_wait(fixed, row):
 def test_batches_that_are_filled_up_anyway_wait_for_free_rows():
     plain, filled = Bench(2, 20), Bench(2, 20, sizes=(1, 2, 4, 8, 16))
     for bench in (plain, filled):
-        bench.think(*EIGHT)
+        bench.think(*EIGHT, ms=1.7)
         bench.answer(*EIGHT)
-        bench.ask(*EIGHT[:5], after_ms=3.5)
+        bench.ask(*EIGHT[:5], after_ms=0.2)
     assert plain.wait_ms(5) == 0
     assert filled.wait_ms(5) > 0
 
@@ -229,6 +240,15 @@ def test_the_successor_of_an_ended_episode_is_waited_for(bench):
     bench.policy.ended(ROUTE, ["b4"], bench.now)
     assert 2.5 <= bench.wait_ms(1) <= 3.7
     assert bench.wait_ms(1, after_ms=4) == 0  # at the end of a plan nobody follows
+
+
+def test_the_first_successor_of_all_is_waited_for_like_a_step(bench):
+    bench.think(*EIGHT)
+    bench.answer(*EIGHT)
+    bench.policy.ended(ROUTE, OTHERS, bench.now)
+    bench.ask(*FOUR, after_ms=4)
+    assert 0.9 <= bench.wait_ms(4) <= 1.5
+    assert bench.wait_ms(4, after_ms=1.1) == 0
 
 
 def test_a_successor_on_another_route_is_somebody_else(bench):

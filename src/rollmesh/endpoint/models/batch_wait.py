@@ -5,14 +5,17 @@ go.
 
 The learned wait. When the model is free and `b` rows wait, a batch that goes after τ more
 nanoseconds has B(τ) = b + (rows expected within τ) rows, and takes c(B) = a + k·B. The wait chosen
-is the one with the best rate, B(τ) / (τ + c(B(τ))). It is chosen anew once B(τ) rows are there and
+is the one with the best rate of the whole turn, B(τ) / (i + τ + c(B(τ))), where i is how long the
+model has been free already (a at most): where all think at once, a row left behind misses a turn
+with its idle time in it, not a forward alone. It is chosen anew once B(τ) rows are there and
 whenever its time is up, so that what has not come is judged by how late it is by then.
 
 - c is a line through the medians of recent forwards, by size.
 - What is expected comes from *think times*, the time from an answer to that episode's next request.
   Each episode has a few of its own, and all share a recent sample; the chance that a row comes
   within τ is that of its own sample and the shared one, given how long it has been thinking.
-- An episode that ended is followed by another one in its lane, after the time that took lately.
+- An episode that ended is followed by another one in its lane, after the time that took lately, or
+  that steps take where no other has been followed yet.
 - One that thinks longer than any did lately is not waited for. So a lone client never waits, nor
   does a batch that everybody is in.
 - In all a batch never waits longer than `a`: that is what a forward less would save.
@@ -209,6 +212,10 @@ class _Sample:
         self._is_stale = False
         self.points: _Floats = np.full(_SHARED, np.nan)
 
+    @property
+    def is_known(self) -> bool:
+        return bool(self._times)
+
     def add(self, time_ns: float) -> None:
         self._times.append(time_ns)
         self._is_stale = True
@@ -312,7 +319,9 @@ class LearnedWait:
             self._counts[clock] = 0
             self._is_successor[clock] = True
             self._times[clock, :OWN] = np.nan
-            self._times[clock, OWN:] = self._resets.points
+            # before the first reset has been seen, one is taken for a step
+            resets = self._resets if self._resets.is_known else self._steps
+            self._times[clock, OWN:] = resets.points
             if len(waiting) > _MOST_SUCCESSORS:
                 self._coming -= 1
                 self._drop(waiting.popleft())
@@ -341,9 +350,10 @@ class LearnedWait:
             return None
         total = np.minimum(coming + rows, self._max_batch)
         waits = _EDGES * limit
-        rates = total / (waits + fixed_ns + row_ns * self._filled_up(total))
+        spent_ns = min(at_ns - self._free_ns, fixed_ns) + fixed_ns
+        rates = total / (waits + spent_ns + row_ns * self._filled_up(total))
         best = int(rates.argmax())
-        rate_now = rows / (fixed_ns + row_ns * self._padded(rows))
+        rate_now = rows / (spent_ns + row_ns * self._padded(rows))
         if rates[best] <= rate_now or waits[best] < _LEAST_WAIT_NS:
             return None
         # rows that are expected change nothing; once they are here, the rest is looked at anew
@@ -375,7 +385,8 @@ class LearnedWait:
     def _refresh(self) -> None:
         """Give the clocks the shared times of now."""
         if self._steps.refresh():
-            self._times[~self._is_successor, OWN:] = self._steps.points
+            like_steps = ~self._is_successor if self._resets.is_known else slice(None)
+            self._times[like_steps, OWN:] = self._steps.points
         if self._resets.refresh():
             self._times[self._is_successor, OWN:] = self._resets.points
 
