@@ -13,7 +13,6 @@ from rollmesh.limits import Limits
 from rollmesh.transport.security import TlsClient, Token
 
 if TYPE_CHECKING:
-    from rollmesh.endpoint.clients.client_options import ClientOptions
     from rollmesh.endpoint.clients.remote_env import RemoteEnv
     from rollmesh.endpoint.clients.remote_model import RemoteModel
     from rollmesh.endpoint.clients.remote_vector_env import RemoteVectorEnv
@@ -73,26 +72,13 @@ def connect(
     )
     checked = read_limits(limits)
     if service != "model":
+        from rollmesh.endpoint.clients.env_at import env_at
+
         try:
-            return _connect_env(address, options, checked)
+            return env_at(address, options, checked)
         except ConnectRefused as refusal:
             if service == "env" or refusal.code != "incompatible":
                 raise
     from rollmesh.endpoint.clients.remote_model import RemoteModel
 
     return RemoteModel(address, options=options, limits=checked)
-
-
-def _connect_env(
-    address: str, options: ClientOptions, limits: Limits
-) -> RemoteEnv | RemoteVectorEnv:
-    from rollmesh.endpoint.clients.env_client import connect_env
-
-    port = connect_env(address, options, limits=limits, lanes=False)
-    if port.contract.num_envs == 1:
-        from rollmesh.endpoint.clients.remote_env import RemoteEnv
-
-        return RemoteEnv(address, options=options, limits=limits, port=port)
-    from rollmesh.endpoint.clients.remote_vector_env import RemoteVectorEnv
-
-    return RemoteVectorEnv(address, options=options, limits=limits, port=port)

@@ -11,7 +11,7 @@
     ├── WireError               bytes of a peer are no message of ours, or a message cannot be sent
     ├── ListenFailed            a server cannot listen at an address
     ├── TransportError          a connection failed (address)
-    │   ├── ConnectFailed       nobody answered at an address
+    │   ├── ConnectFailed       nobody answered at an address (`transport/connect_errors.py`)
     │   └── ConnectionLost      the peer went away, or somebody shut the connection down
     ├── TransportTimeout        nothing came, or nothing could be sent, before a deadline
     ├── RunError                a run folder cannot be used (folder)
@@ -178,22 +178,6 @@ class TransportError(RollmeshError, ConnectionError):
 
 class ConnectFailed(TransportError):  # noqa: N818
     """Nobody answered at an address; it may be tried again."""
-
-
-class TlsFailed(ConnectFailed):
-    """Somebody answered, but the two do not agree on TLS; trying again does not help."""
-
-
-class Unheard(ConnectFailed):
-    """Somebody takes connections and hangs up, or says nothing; it may be tried again."""
-
-
-class WrongPeer(ConnectFailed):
-    """Somebody answered who is certainly no server of ours; trying again does not help."""
-
-
-class NoPath(ConnectFailed):
-    """The server answered, but has no path of the kind that was asked for."""
 
 
 class ConnectionLost(TransportError):  # noqa: N818

@@ -110,6 +110,23 @@ def test_observations_out_of_bounds_are_counted_here(how):
     assert unwatched.odd_observations == ()
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_observations_of_an_env_that_was_connected_before_are_counted_here_too(lanes):
+    plan: dict[str, Any] = {"seeds": [0, 2, 4, 6]}
+    served = OddEnv() if lanes == 1 else [OddEnv(), OddEnv()]
+    with released(served) as address, rollmesh.connect(address) as env:
+        result = rollmesh.evaluate(one, env, **plan)
+        unwatched = rollmesh.evaluate(one, env, conformance="off", **plan)
+        with pytest.raises(EnvFailed, match=r"5\.0 at \[0\].*outside \[-1\.0, 1\.0\]"):
+            rollmesh.evaluate(one, env, conformance="strict", on_error="raise", **plan)
+        # by hand nothing is looked at, whatever a run wanted
+        env.reset(seed=0 if lanes == 1 else [0, 2])
+    assert result.odd_observations == (
+        OddPlace(kind="bounds", path="observation['wrist']", count=4, episodes=(0, 1, 2, 3)),
+    )
+    assert unwatched.odd_observations == ()
+
+
 def test_evaluate_drives_released_lanes_each_on_its_own():
     with released([capture.Count(2 + lane) for lane in range(3)]) as address:
         result = rollmesh.evaluate(one, address, episodes=7)

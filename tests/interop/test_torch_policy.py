@@ -45,6 +45,18 @@ def test_a_module_gets_batches_in_its_own_dtype_without_gradients():
     assert len(predict(port, OBSERVATION, ROWS[:1]).frames) == 1
 
 
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_a_module_in_bfloat16_which_numpy_lacks_gives_its_actions(chunk):
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2 * chunk), torch.nn.Unflatten(1, (chunk, 2)))
+    space = Box((2,))
+    frames = predict(opened(module.bfloat16(), space), OBSERVATION, ROWS).frames
+    wanted = module(torch.tensor(np.stack(ROWS), dtype=torch.bfloat16)).detach().float().numpy()
+    for time, frame in enumerate(frames):
+        got = space.codec.decode_stacked(frame, 4)
+        assert got.tolist() == wanted[:, time].tolist()
+    assert len(frames) == chunk
+
+
 def test_scores_choose_a_discrete_action():
     class Scores(torch.nn.Module):
         def forward(self, x):

@@ -9,7 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import DictInfoToList
 
+import rollmesh
 from rollmesh.errors import InvalidSpec
 from rollmesh.limits import Limits
 from rollmesh.testing import CheckReport, Level, check_env
@@ -230,6 +232,21 @@ def test_gymnasiums_own_vector_env_passes_in_every_mode(mode: AutoresetMode) -> 
     assert f"does what {mode.name} says" in str(report)
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_vector_env_whose_infos_are_a_list_of_dicts_passes_too(mode: AutoresetMode) -> None:
+    report = check_env(
+        lambda: DictInfoToList(SyncVectorEnv([Good, Good, Good], autoreset_mode=mode))
+    )
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("said", ["NextStep", "next_step", "NEXT_STEP"])
+def test_a_mode_declared_as_a_text_is_taken_as_a_run_takes_it(said: str) -> None:
+    report = check_env(WrongMode(said, AutoresetMode.NEXT_STEP))
+    assert report.passed, str(report)
+    assert "does what NEXT_STEP says" in str(report)
+
+
 class WrongMode(SyncVectorEnv):
     """Says another mode than it has."""
 
@@ -268,3 +285,24 @@ def test_a_partial_reset_that_touches_other_lanes_is_found() -> None:
 
     report = check_env(Clumsy([Good, Longer], autoreset_mode=AutoresetMode.DISABLED), max_steps=50)
     assert "changed lane 1" in str(report), str(report)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_served_env_is_played_like_any_other(lanes: int) -> None:
+    options = rollmesh.ServerOptions(num_envs=lanes)
+    with rollmesh.EnvServer(Good, "rollmesh+unix://", options) as server:
+        report = check_env(server.address)
+        assert report.subject == server.address
+        assert report.passed, str(report)
+        assert found(report, "spaces") is Level.OK
+        assert found(report, "same seed") is Level.OK
+        assert found(report, "close") is Level.OK
+        with pytest.raises(InvalidSpec, match="its server has them"):
+            check_env(server.address, env_kwargs={"a": 1})
+
+
+def test_an_address_at_which_nobody_is_does_not_pass(tmp_path: Any) -> None:
+    address = f"rollmesh+unix://{tmp_path}/nobody.sock"
+    report = check_env(address, limits=Limits(env_connect_s=0.1))
+    assert not report.passed
+    assert "connecting to it raised" in str(report)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rollmesh.errors import ConnectFailed, TlsFailed, Unheard, WrongPeer
+from rollmesh.errors import ConnectFailed
+from rollmesh.transport.connect_errors import TlsFailed, Unheard, WrongPeer
 from rollmesh.transport.grpc_common import unreached
 
 ADDRESS = "tcp://somewhere.test:5000"

@@ -15,7 +15,7 @@ from rollmesh.endpoint.servers.env_server import EnvServer
 from rollmesh.endpoint.servers.lifecycle import Readiness, Signals, notify_systemd
 from rollmesh.endpoint.servers.server_options import ServerOptions
 from rollmesh.endpoint.servers.watchdog import Watchdog, now_ns
-from rollmesh.errors import ConnectionLost, InvalidSpec, TransportError
+from rollmesh.errors import ConnectionLost, InvalidSpec, ListenFailed, TransportError
 from rollmesh.ports import StepReply
 from rollmesh.wire.messages import Kind
 from tests.unit.serving_toys import LIMIT_S, Client, Counter, close_clients, entered, serving
@@ -31,6 +31,59 @@ def test_the_ready_file_appears_complete_and_goes(tmp_path, monkeypatch):
         os.chdir("/")  # as an env may
         assert file.read_text() == f"{server.address}\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_server_left_is_not_taken_for_the_word_of_the_next(tmp_path):
+    file = tmp_path / "ready"
+    file.write_text("tcp://127.0.0.1:1\n")
+    seen = []
+
+    def build():
+        seen.append(file.exists())
+        return Counter()
+
+    with serving(build, ready_file=file) as server:
+        assert file.read_text() == f"{server.address}\n"
+    assert seen == [False]
+
+
+def test_a_server_that_cannot_start_leaves_the_word_of_the_one_that_runs(tmp_path):
+    file = tmp_path / "ready"
+    with serving(address="mem://only-one", ready_file=file) as server:
+        second = EnvServer(Counter, "mem://only-one", ServerOptions(ready_file=file))
+        with pytest.raises(ListenFailed):
+            second.start()
+        assert file.read_text() == f"{server.address}\n"
+
+
+def test_a_server_that_ends_late_leaves_the_word_of_the_next_one(tmp_path):
+    file = tmp_path / "ready"
+    with serving(address="mem://next", ready_file=file) as after:
+        with serving(address="mem://late", ready_file=tmp_path / "other") as before:
+            before.readiness = Readiness(ready_file=file)
+            before.readiness.ready(before.addresses)
+            Readiness(ready_file=file).ready(after.addresses)
+        assert file.read_text() == "mem://next\n"
+
+
+@pytest.mark.parametrize("way", ["serve", "start"])
+def test_a_server_that_is_ended_while_its_env_is_built_never_says_that_it_is_ready(way):
+    told = []
+
+    class Note(Readiness):
+        def ready(self, addresses):
+            told.append(addresses)
+
+    def build():
+        server.ask_shutdown("a signal")
+        wait_for(lambda: not server.is_serving and server._draining)
+        return Counter()
+
+    server = EnvServer(build, "mem://ended-early")
+    server.readiness = Note()
+    getattr(server, way)()
+    assert server.wait(LIMIT_S)
+    assert told == []
 
 
 def test_the_ready_descriptor_gets_the_addresses_and_is_closed():

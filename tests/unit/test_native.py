@@ -616,11 +616,18 @@ def test_it_takes_any_connected_socket():
         assert other.receive(LIMIT_S).request_id == 3
 
 
+_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", 0)
+
+
+@pytest.mark.skipif(not _USER_TIMEOUT, reason="this system has no such option")
 def test_tcp_notices_a_machine_that_is_gone():
     with listen("rollmesh+tcp://127.0.0.1:0") as listener, dial(listener.address) as ours:
         theirs = listener.accept(5)
         for end in (ours, theirs):
             assert end._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            # an answer that is waited for on a way that is gone: the system asks nobody then
+            unheard_ms = end._sock.getsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT)
+            assert 10_000 < unheard_ms < 60_000
         theirs.close()
 
 

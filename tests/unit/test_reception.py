@@ -109,3 +109,11 @@ def test_a_connection_is_told_how_many_processes_take_turns(monkeypatch, text, p
     facts = {} if text is None else {"processes": text}
     assert greeted(Desk(), Message(Kind.HELLO, 5, hello(peer=facts))) is None
     assert told == [processes]
+
+
+def test_whoever_means_another_server_is_told_so_after_the_token():
+    desk = Desk()
+    assert desk.reception.check(hello(peer={"server": desk.reception.id})) is None
+    other = {"server": Desk().reception.id}
+    assert desk.reception.check(hello(peer=other, service="model")).code == "other_server"
+    assert desk.reception.check(hello(peer=other, token="")).code == "unauthenticated"

@@ -258,3 +258,39 @@ def test_infos_are_merged_as_gymnasium_does_and_odd_ones_kept():
     assert merged["d"]["x"].tolist() == [1, 0, 0]
     assert merged["d"]["_y"].tolist() == [False, False, True]
     assert merged["m"].tolist() == [1, None, "text"]
+
+
+class Drawn(Fresh):
+    """Renders its own count of steps."""
+
+    render_mode = "rgb_array"
+
+    def render(self):
+        return np.full((2, 3, 3), self.t, np.uint8)
+
+
+@pytest.mark.parametrize("transport", ["auto", "grpc"])
+def test_lanes_that_are_envs_of_their_own_are_rendered_each_as_gymnasium_does(transport):
+    lanes = [Drawn(length=9, lane=lane) for lane in range(2)]
+    options = client_options(transport=transport, environ={})
+    with (
+        EnvServer(lanes, "127.0.0.1:0") as server,
+        RemoteVectorEnv(server.address, options=options) as env,
+    ):
+        env.reset(seed=0)
+        env.step(ACTIONS)
+        frames = env.render()
+        assert isinstance(frames, tuple)
+        assert [frame.shape for frame in frames] == [(2, 3, 3)] * 2
+        assert [frame.max() for frame in frames] == [1, 1]
+        env.step(ACTIONS)
+
+
+def test_an_env_that_is_one_renders_as_it_does():
+    envs = SyncVectorEnv([lambda: Drawn(length=9), lambda: Drawn(length=9)])
+    with EnvServer(envs, mem_address()) as server, RemoteVectorEnv(server.address) as env:
+        env.reset(seed=0)
+        same(env.render(), envs.render())
+        env.close()
+        with pytest.raises(InvalidSpec, match="closed"):
+            env.render()

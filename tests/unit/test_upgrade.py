@@ -19,6 +19,7 @@ from rollmesh.transport.dialing import listen
 from rollmesh.transport.security import Token
 from rollmesh.transport.upgrade import (
     MACHINE_FACT,
+    SERVER_FACT,
     TCP_FACT,
     UNIX_FACT,
     choose_path,
@@ -65,7 +66,7 @@ def taken(pair: Pair, **options: Any) -> tuple[str, str]:
 
 
 def test_a_server_without_native_addresses_says_nothing():
-    assert native_facts(["tcp://127.0.0.1:5000", "mem://x"]) == {}
+    assert native_facts(["tcp://127.0.0.1:5000", "mem://x"], "me") == {}
 
 
 def test_a_server_tells_its_first_native_address_of_each_kind():
@@ -75,17 +76,19 @@ def test_a_server_tells_its_first_native_address_of_each_kind():
             "rollmesh+tcp://0.0.0.0:1",
             "rollmesh+unix:///a.sock",
             "rollmesh+tcp://127.0.0.1:2",
-        ]
+        ],
+        "me",
     )
     assert facts == {
         MACHINE_FACT: machine_id(),
+        SERVER_FACT: "me",
         TCP_FACT: "rollmesh+tcp://0.0.0.0:1",
         UNIX_FACT: "rollmesh+unix:///a.sock",
     }
 
 
 def test_the_fastest_path_is_taken_and_another_one_can_be_forced(pair, native):
-    tell(pair, native_facts([str(one.address) for one in native.values()]))
+    tell(pair, native_facts([str(one.address) for one in native.values()], "me"))
     assert taken(pair)[0] == "unix"
     assert taken(pair, transport="native")[0] == "unix"
     assert taken(pair, transport="grpc") == ("grpc", "gRPC was asked for")
@@ -110,7 +113,7 @@ def test_a_native_path_that_there_cannot_be_is_not_waited_for(pair):
 
 
 def test_a_socket_file_of_another_machine_is_not_even_looked_for(pair, native):
-    facts = native_facts([str(one.address) for one in native.values()])
+    facts = native_facts([str(one.address) for one in native.values()], "me")
     tell(pair, {**facts, MACHINE_FACT: "another one"})
     assert taken(pair)[0] == "tcp"
 
@@ -179,7 +182,7 @@ def test_a_token_that_is_refused_is_told_whatever_path_was_asked_for(native, tra
     options = client_options(token=given, transport=transport, environ={})
     address = str(pair.listener.address)
     try:
-        tell(pair, native_facts([str(one.address) for one in native.values()]))
+        tell(pair, native_facts([str(one.address) for one in native.values()], "me"))
         with pytest.raises(ConnectRefused, match=r"\(unauthenticated\): .*token") as caught:
             connect_env(address, options, limits=Limits())
         assert caught.value.code == "unauthenticated"

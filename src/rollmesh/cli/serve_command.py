@@ -12,8 +12,8 @@ from cyclopts import Parameter
 
 from rollmesh.cli import exit_codes
 from rollmesh.cli.contract_tree import contract_lines, contract_values
-from rollmesh.cli.eval_command import absolute_file, fix_working_directory, json_object
-from rollmesh.cli.flags import ServeFlags, Whole
+from rollmesh.cli.eval_command import absolute_file, fix_working_directory
+from rollmesh.cli.flags import ServeFlags, Whole, json_object
 from rollmesh.cli.output import Output, own_output
 from rollmesh.endpoint.servers.lifecycle import Readiness
 from rollmesh.errors import EndpointFault, InvalidSpec, RollmeshError
@@ -136,9 +136,7 @@ def _serve(target: str, flags: ServeFlags, make: Callable[[list[str]], Server]) 
             return exit_codes.FAILED
         except KeyboardInterrupt:
             return exit_codes.INTERRUPTED
-        if not announcer.is_told:
-            return exit_codes.FAILED
-        output.note("ended")
+        output.note("ended" if announcer.is_told else "ended before it could serve")
         return exit_codes.FAILED if server.has_left_behind else exit_codes.OK
 
 

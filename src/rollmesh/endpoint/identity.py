@@ -10,6 +10,8 @@ import rollmesh
 
 PROCESSES_FACT = "processes"
 """What clients say in addition that ask several servers in turn: how many processes that makes."""
+SERVER_FACT = "server"
+"""What clients say in addition that were told of an address: the id of the server that did so."""
 _MOST_DIGITS = 6
 
 

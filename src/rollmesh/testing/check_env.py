@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollmesh.endpoint.clients.client_options import client_options
+from rollmesh.endpoint.clients.env_at import env_at
 from rollmesh.endpoint.envs.contracts import check_no_vec_env
 from rollmesh.endpoint.envs.dm_env import adapt_dm_env, is_dm_env
 from rollmesh.endpoint.envs.env_factory import EnvSource, find_source
@@ -45,14 +47,14 @@ def check_env(
     close.
 
     Args:
-        env: A target (`"CartPole-v1"`, `"module:callable"`), a factory, or an instance. Only a
-            target or a factory can be built twice, which is how hidden state outside the env is
-            found. An instance is not closed.
+        env: A target (`"CartPole-v1"`, `"module:callable"`, the address of a served one), a
+            factory, or an instance. Only what is built here can be built twice, which is how hidden
+            state outside the env is found. An instance is not closed.
         env_kwargs: Keyword arguments for the target or factory.
         seed: The first seed to play.
         max_steps: Longest episode played.
-        limits: How long building, a reset, a step and closing may take. An instance is called on
-            the caller's thread and has none.
+        limits: How long building or connecting, a reset, a step and closing may take. An instance
+            is called on the caller's thread and has none.
 
     Returns:
         The report; `report.passed` says whether anything failed, `str(report)` is for people.
@@ -73,7 +75,7 @@ def check_env(
             fresh = builder.build if builder.is_factory else None
             _ScalarCheck(built, spaces, report, seed, max_steps).run(fresh)
     finally:
-        if builder.is_factory:
+        if builder.is_ours:
             _close(built, report)
             builder.home.stop()
     return report
@@ -182,13 +184,17 @@ class _ScalarCheck:
 
 
 class _Builder:
-    """Builds the env, on a thread of its own where it comes from a factory."""
+    """Builds the env, on a thread of its own where it comes from a factory.
+
+    A served one is connected to: it has a thread over there, and its client the limits.
+    """
 
     def __init__(self, source: EnvSource, report: CheckReport, limits: Limits) -> None:
         self._source = source
         self._report = report
         self._limits = limits
         self.is_factory = source.make is not None
+        self.is_ours = self.is_factory or source.address is not None
         self.home = OwnThread("rollmesh-check")
 
     def build(self) -> Any:
@@ -198,11 +204,14 @@ class _Builder:
                 return self._make()
             env = call_on(self.home, self._make, self._limits.env_connect_s, "building it")
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - this is what the check is for
-            self._report.fail("build", f"building it raised {told(exc)}")
+            doing = "building it" if self._source.address is None else "connecting to it"
+            self._report.fail("build", f"{doing} raised {told(exc)}")
             return None
         return BoundedEnv(env, self.home, self._limits)
 
     def _make(self) -> Any:
+        if self._source.address is not None:
+            return env_at(self._source.address, client_options(), self._limits)
         make = self._source.make
         env = self._source.instance if make is None else make(0)
         check_no_vec_env(env, "env", "the factory returned")

@@ -83,6 +83,8 @@ class ConnectionOptions:
 
 
 DEFAULT_OPTIONS = ConnectionOptions()
+_forsaken: list[Connection] = []
+"""Connections of the parent process, in one that was forked."""
 
 
 class Connection(ABC):
@@ -230,6 +232,14 @@ class Connection(ABC):
     @abstractmethod
     def close(self) -> None:
         """Shut down and let go of everything. Any thread may, any number of times."""
+
+    def forsake(self) -> None:
+        """Let go of it in a forked process: neither the peer nor the parent notices. Never waits.
+
+        Whoever uses it here from now on is told that it is lost.
+        """
+        self._end_reason = "it is the parent process's"
+        _forsaken.append(self)  # what collecting it did might still reach the peer
 
     def __enter__(self) -> Self:
         return self

@@ -15,12 +15,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rollmesh.errors import ConnectFailed, TlsFailed, Unheard, WrongPeer
+from rollmesh.errors import ConnectFailed
 from rollmesh.limits import SIZE_LIMITS
 from rollmesh.ports import EnvContract
 from rollmesh.spaces.codec import Codec
 from rollmesh.spaces.space import Space
 from rollmesh.transport.address import Address
+from rollmesh.transport.connect_errors import TlsFailed, Unheard, WrongPeer
 from rollmesh.transport.grpc_loading import grpc
 from rollmesh.transport.tls import certificate_refused
 from rollmesh.wire.framing import Framing

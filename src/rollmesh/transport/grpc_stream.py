@@ -269,7 +269,9 @@ class DirectStream(JoinStream):
             None,
         )
         self._operate = self._call.operate
-        self._next_event = self._call.next_event
+        self._events: deque[Any] = deque()
+        # in one go, so that no signal's handler comes between the two
+        self._fetch = map(self._events.append, iter(self._call.next_event, None))
         WATCHDOG.watch(self)
 
     def post(self, data: bytes) -> bool:
@@ -342,14 +344,18 @@ class DirectStream(JoinStream):
             if self._status is not None:
                 self._drain()
                 self._let_go()
-            return self._status is not None
+        except StreamEnded as end:  # a Ctrl-C took its last event along: no other one will come
+            self._status, self._outstanding = end, 0
+            self._let_go()
         finally:
             self._reading.release()
+        return self._status is not None
 
     def _let_go(self) -> None:
         """Keep nothing of grpc: an error's traceback may keep this for long."""
         self._call = self._nudged = None
-        self._operate = self._next_event = _refuse
+        self._operate = _refuse
+        self._fetch = iter(())
 
     def _is_said(self) -> bool:
         return not self._is_sending
@@ -362,7 +368,7 @@ class DirectStream(JoinStream):
         self._begin_wait(expiry)
         try:
             while self._status is None and not self._is_woken and not is_done():
-                self._take(self._next_event())
+                self._take_next()
         finally:
             self._end_wait()
             self._is_patient = False
@@ -391,6 +397,26 @@ class DirectStream(JoinStream):
         """Begin to send; called with the lock."""
         self._begin((self._send_operation(data, 0),), _SENT)
         self._is_sending = True
+
+    def _take_next(self) -> None:
+        """Wait for an event and take note of it.
+
+        Where something is raised while that is done (Ctrl-C), nobody knows how much of it was
+        noted, and the call is over; while none has come, nothing is lost.
+        """
+        events = self._events
+        try:
+            next(self._fetch, None)
+            if events:
+                self._take(events[0])
+                events.clear()
+        except BaseException as error:
+            if events:
+                self.cancel()
+                end = StreamEnded("CANCELLED", "interrupted")
+                self._status = self._status or (error if isinstance(error, StreamEnded) else end)
+                self._outstanding = 0
+            raise
 
     def _take(self, event: Any) -> None:
         """Take note of an event."""
@@ -422,7 +448,7 @@ class DirectStream(JoinStream):
     def _drain(self) -> None:
         """Take the events that are left, which come at once when a call is over."""
         while self._outstanding > 0:
-            self._take(self._next_event())
+            self._take_next()
 
 
 _CANCELLED = 1

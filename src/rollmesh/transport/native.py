@@ -305,6 +305,10 @@ class NativeConnection(Connection):
             if window is not None:
                 window.close()
 
+    def forsake(self) -> None:
+        super().forsake()
+        self._sock.close()  # no shutdown: this descriptor is a copy
+
     def _drain(self) -> None:
         """Read what was not received: closing over it would take back what was sent last."""
         with contextlib.suppress(OSError):

@@ -39,6 +39,10 @@ _SEND_FLAGS = _NO_SIGNAL | _DONT_WAIT
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds of silence, between probes, and probes without an answer; the first two names are one
 option on different systems."""
+_UNHEARD_MS = 40_000
+"""How long what was sent may stay without an answer of the other machine's system. Without it the
+system tries for a quarter of an hour: while something is on its way it does not ask whether the
+other end is alive, and a router that forgot a connection drops all of it without a word."""
 _HANG_UP = getattr(select, "POLLRDHUP", 0)
 _BUSY = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -238,13 +242,16 @@ def open_stream(sock: socket.socket) -> Stream:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Have the system notice within about a minute that the other machine is gone."""
+    """Have the system notice within a minute that the other machine, or the way there, is gone."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE.items():
         option = getattr(socket, name, None)
         if option is not None:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    unheard: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # not on macOS
+    if unheard is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, unheard, _UNHEARD_MS)
 
 
 def is_hung_up(sock: socket.socket) -> bool:

@@ -11,6 +11,10 @@ address takes, in this order, what it can reach:
 | `grpc`: the connection that the handshake was made over | always |
 
 Everything said here is said once, when a client connects: `Path.reason` says why.
+
+An address may mean another server where the client is: a port that a container publishes under
+another number, a socket file in another container's folder. So the server also tells its id, and
+the client repeats it in its hello there; whoever is not that server refuses it.
 """
 
 from __future__ import annotations
@@ -25,17 +29,18 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rollmesh.errors import (
     ConnectFailed,
     InvalidSpec,
-    NoPath,
     TransportError,
     TransportTimeout,
     WireError,
 )
 from rollmesh.transport.address import Address, is_loopback, parse_address
+from rollmesh.transport.connect_errors import HandshakeRefused, NoPath
 from rollmesh.transport.connection import DEFAULT_OPTIONS, Connection, ConnectionOptions
 from rollmesh.transport.dialing import CONNECT_S, dial
 from rollmesh.transport.security import TlsClient, Token, client_wrap
@@ -54,7 +59,11 @@ Choice: TypeAlias = Literal["auto", "native", "grpc"]
 MACHINE_FACT = "rollmesh.machine"
 UNIX_FACT = "rollmesh.native.unix"
 TCP_FACT = "rollmesh.native.tcp"
+SERVER_FACT = "rollmesh.server"
+ELSEWHERE = frozenset({"other_server", "unauthenticated", "incompatible"})
+"""Refusals of a hello that do not come from the server which answered the handshake."""
 _ANY_HOST = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - nothing is bound here
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _NATIVE_S = 2.0
 """How long one native address is tried before the next."""
 
@@ -68,24 +77,15 @@ class Path:
         kind: `unix`, `tcp`, `grpc` or `memory`.
         address: Where it goes.
         reason: Why this one, in a sentence.
+        server: The id of the server that named this address, which may lead to another one; empty
+            where it is the address that was asked for.
     """
 
     connection: Connection
     kind: str
     address: str
     reason: str
-
-
-class HandshakeRefused(ConnectFailed):
-    """The server refused us before it said where its native listeners are.
-
-    Attributes:
-        refusal: Its words.
-    """
-
-    def __init__(self, address: str, refusal: ErrorBody) -> None:
-        super().__init__(address, f"the server refused us ({refusal.code}): {refusal.message}")
-        self.refusal = refusal
+    server: str = ""
 
 
 @functools.cache
@@ -98,14 +98,19 @@ def machine_id() -> str:
     return f"{boot}/{platform.node()}"
 
 
-def native_facts(addresses: Iterable[str]) -> dict[str, str]:
-    """Return what the handshake of a server that listens at these addresses says of itself."""
-    facts = {MACHINE_FACT: machine_id()}
+def native_facts(addresses: Iterable[str], server: str) -> dict[str, str]:
+    """Return what the handshake of a server says of itself.
+
+    Args:
+        addresses: Where it listens.
+        server: Its id.
+    """
+    facts = {MACHINE_FACT: machine_id(), SERVER_FACT: server}
     for text in addresses:
         address = parse_address(text, "bind")
         if address.protocol == "native":
             facts.setdefault(UNIX_FACT if address.family == "unix" else TCP_FACT, text)
-    return facts if len(facts) > 1 else {}
+    return facts if TCP_FACT in facts or UNIX_FACT in facts else {}
 
 
 def choose_path(
@@ -117,6 +122,7 @@ def choose_path(
     token: Token | None = None,
     tls: TlsClient | None = None,
     timeout_s: float = CONNECT_S,
+    avoid: Mapping[str, str] = _NOTHING,
 ) -> Path:
     """Connect to a server over the fastest path that it offers; one attempt.
 
@@ -128,6 +134,7 @@ def choose_path(
         token: The secret.
         tls: How to talk TLS.
         timeout_s: How long it may take altogether.
+        avoid: Native addresses that lead elsewhere, each with what was found there.
 
     Raises:
         ConnectFailed: Nobody answered in time, or not over the path that was forced; `NoPath`
@@ -148,7 +155,7 @@ def choose_path(
         if transport == "grpc":
             return _path(grpc, address, "gRPC was asked for")
         said = _describe(grpc, address, service, expiry, token)
-        native, reason = _native(said, address, expiry, options=options, tls=tls)
+        native, reason = _native(said, address, expiry, options=options, tls=tls, avoid=avoid)
     except BaseException:
         grpc.close()
         raise
@@ -205,6 +212,7 @@ def _native(
     *,
     options: ConnectionOptions,
     tls: TlsClient | None,
+    avoid: Mapping[str, str],
 ) -> tuple[Path | None, str]:
     """Return the native path, if there is one, and else why not."""
     if isinstance(said, ErrorBody):
@@ -217,6 +225,9 @@ def _native(
         if isinstance(candidate, str):
             reasons.append(candidate)
             continue
+        if (found := avoid.get(str(candidate))) is not None:
+            reasons.append(f"{candidate}: {found}")
+            continue
         wrap = client_wrap(tls, candidate.host) if candidate.family == "tcp" else None
         left_s = max(0.001, min(_NATIVE_S, expiry - time.monotonic()))
         try:
@@ -225,7 +236,7 @@ def _native(
             reasons.append(str(error))
             continue
         _logger.info("path_chosen asked=%s taken=%s reason=%s", address, candidate, why)
-        return _path(connection, candidate, why), ""
+        return _path(connection, candidate, why, facts.get(SERVER_FACT, "")), ""
     reason = "; ".join(reasons)
     _logger.info("path_chosen asked=%s taken=%s reason=%s", address, address, reason)
     return None, reason
@@ -285,6 +296,7 @@ def _parsed(text: str) -> Address | str:
     return address if address.protocol == "native" else f"{text} is no native address"
 
 
-def _path(connection: Connection, address: Address, reason: str) -> Path:
+def _path(connection: Connection, address: Address, reason: str, server: str = "") -> Path:
     kind = {"grpc": "grpc", "memory": "memory"}.get(address.protocol, address.family)
-    return Path(connection=connection, kind=kind, address=str(address), reason=reason)
+    where = str(address)
+    return Path(connection=connection, kind=kind, address=where, reason=reason, server=server)

@@ -21,23 +21,31 @@ from dataclasses import dataclass
 from typing import Literal, NoReturn, TypeAlias
 
 from rollmesh.endpoint.clients.client_options import ClientOptions, refusal_hint, silence_hint
-from rollmesh.endpoint.identity import PROCESSES_FACT, who_we_are
+from rollmesh.endpoint.identity import PROCESSES_FACT, SERVER_FACT, who_we_are
 from rollmesh.errors import (
     ConnectFailed,
     ConnectionLost,
     EndpointFault,
     InvalidSpec,
-    NoPath,
-    TlsFailed,
     TransportTimeout,
-    Unheard,
     WireError,
-    WrongPeer,
 )
 from rollmesh.transport.address import Address
+from rollmesh.transport.connect_errors import (
+    HandshakeRefused,
+    NoPath,
+    TlsFailed,
+    Unheard,
+    WrongPeer,
+)
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.security import check_dial, client_wrap
-from rollmesh.transport.upgrade import HandshakeRefused, choose_path, speaks_frames
+from rollmesh.transport.upgrade import (
+    ELSEWHERE,
+    Path,
+    choose_path,
+    speaks_frames,
+)
 from rollmesh.wire.handshake import EDITION, EDITIONS
 from rollmesh.wire.messages import GENERATION, ErrorBody, Hello, Kind, Message, Welcome
 
@@ -130,6 +138,8 @@ class Dialer:
         client_wrap(options.tls, address.host)  # refuses files that cannot be used
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._dialled: Connection | None = None
+        self._avoid: dict[str, str] = {}
+        self._silent: set[str] = set()
 
     # ------------------------------------------------------------------------------ opening
 
@@ -149,6 +159,7 @@ class Dialer:
         pause_s, hello_s = _FIRST_PAUSE_S, _FIRST_HELLO_S
         known: _NotNow | None = None
         has_knocked = False
+        self._avoid, self._silent = {}, set()
         with contextlib.ExitStack() as stack:
             while True:
                 try:
@@ -228,8 +239,25 @@ class Dialer:
                 _waited_for.discard(key)
 
     def _attempt(self, session_id: str, expiry: float | None, hello_s: float) -> Opened:
+        while True:
+            path = self._choose(expiry)
+            connection = self._dialled = path.connection
+            try:
+                welcome = self._greet(path, session_id, expiry, hello_s)
+            except BaseException as error:
+                # shut down at once, over gRPC too
+                connection.shutdown("no place was waited for any longer")
+                connection.close()
+                if not self._leads_astray(path, error):
+                    raise
+            else:
+                return Opened(connection=connection, welcome=welcome)
+            finally:
+                self._dialled = None
+
+    def _choose(self, expiry: float | None) -> Path:
         try:
-            connection = choose_path(
+            return choose_path(
                 self.address,
                 self.service,
                 transport=self.options.transport,
@@ -237,7 +265,8 @@ class Dialer:
                 token=self.options.token,
                 tls=self.options.tls,
                 timeout_s=_left(expiry, _ATTEMPT_S) or _ATTEMPT_S,
-            ).connection
+                avoid=self._avoid,
+            )
         except HandshakeRefused as error:
             self._raise_refusal(error.refusal)
         except NoPath as error:
@@ -248,24 +277,43 @@ class Dialer:
             if _is_about_tls(error):
                 raise self._refused("the TLS handshake failed", str(error)) from error
             raise _NotNow(str(error), may_be_cut=True) from error
-        self._dialled = connection
-        try:
-            welcome = self._greet(connection, session_id, expiry, hello_s)
-        except BaseException:
-            connection.shutdown("no place was waited for any longer")  # at once, over gRPC too
-            connection.close()
-            raise
-        finally:
-            self._dialled = None
-        return Opened(connection=connection, welcome=welcome)
 
-    def _greet(
-        self, connection: Connection, session_id: str, expiry: float | None, hello_s: float
-    ) -> Welcome:
+    def _leads_astray(self, path: Path, error: BaseException) -> bool:
+        """Tell whether to go another way: a server named an address behind which it is not.
+
+        A native address that nobody speaks at may be slow, and is given another chance.
+        """
+        found = ""
+        if isinstance(error, ConnectRefused) and error.code in ELSEWHERE:
+            found = "another server is there"
+        elif isinstance(error.__cause__, WireError):
+            found = "what is there is no server of ours"
+        elif isinstance(error, _NotNow) and error.is_silent and self.options.transport == "auto":
+            if path.address in self._silent:
+                found = "nobody answers there"
+            self._silent.add(path.address)
+        if not path.server or not found:
+            return False
+        if self.options.transport == "native":
+            raise self._refused(
+                f"transport is native, and the server says that it is at {path.address}",
+                f"from here, {found}; give the address where its own frames are reached from here, "
+                "or leave transport at auto",
+            ) from error
+        _logger.info(
+            "path_avoided address=%s taken=%s detail=%s", self.address, path.address, found
+        )
+        self._avoid[path.address] = found
+        return True
+
+    def _greet(self, path: Path, session_id: str, expiry: float | None, hello_s: float) -> Welcome:
+        connection = path.connection
         token, servers = self.options.token, self.options.connection.servers
         peer = who_we_are("rollmesh-client")
         if servers > 1:
             peer[PROCESSES_FACT] = str(servers + 1)
+        if path.server:
+            peer[SERVER_FACT] = path.server
         hello = Hello(
             generation=GENERATION,
             service=self.service,
@@ -287,6 +335,7 @@ class Dialer:
                 "is it a rollmesh server, is it still starting, has it stopped, and does it want "
                 f"{self._may_miss}{self._other_scheme}? {silence_hint(self.options.token)}",
                 may_be_cut=isinstance(error, TransportTimeout),
+                is_silent=True,
             ) from error
         except WireError as error:
             raise self._refused(
@@ -396,10 +445,19 @@ class _NotNow(Exception):  # noqa: N818 - never leaves this module
         may_be_cut: Whether the end of the time may be all that happened: an attempt that began
             just before it hides what the ones before had found out.
         is_full: Whether the server had no place for us.
+        is_silent: Whether somebody took our connection, and nothing was heard.
     """
 
-    def __init__(self, detail: str, *, may_be_cut: bool = False, is_full: bool = False) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        may_be_cut: bool = False,
+        is_full: bool = False,
+        is_silent: bool = False,
+    ) -> None:
         super().__init__(detail)
+        self.is_silent = is_silent
         self.is_full = is_full
         self.detail = detail
         self.may_be_cut = may_be_cut

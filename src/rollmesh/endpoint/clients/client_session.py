@@ -11,7 +11,8 @@ is lost for good (`SessionLost`) until `reopen`.
 
 How calls end. A reply; an `EndpointFault` from the other side; `PortTimeout` at the deadline,
 after which the connection is dropped, as nobody knows what the endpoint does then; `SessionLost`;
-or, from another thread or a signal handler, `interrupt`.
+or, from another thread or a signal handler, `interrupt`. In a process that was forked the session
+is lost: it is the parent's.
 
 Transport-neutral: it knows connections and messages, no sockets, and nothing of envs or models.
 """
@@ -26,6 +27,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NoReturn, TypeAlias
 
 from rollmesh.endpoint.clients.client_dialing import ConnectRefused, Dialer, Interrupted, Opened
+from rollmesh.endpoint.clients.forking import tell_forked
 from rollmesh.errors import (
     ConnectionLost,
     EndpointFault,
@@ -84,6 +86,7 @@ class ClientSession:
         self._interrupted = False
         self._left = False
         self.generation = 0
+        tell_forked(self)
 
     @property
     def is_lost(self) -> bool:
@@ -266,6 +269,15 @@ class ClientSession:
         if connection is not None:
             say_farewell(connection, request_id, self._next_id())
         self._drop_fresh()
+
+    def forked(self) -> None:
+        """Leave the session to the parent process: there is none here until `reopen`."""
+        connection, self._connection = self._connection, None
+        fresh, self._fresh = self._fresh, None
+        self._lost = self._lost or "it is that of the process from which this one was forked"
+        for one in (connection, fresh and fresh.connection):
+            if one is not None:
+                one.forsake()
 
     def _drop_fresh(self) -> None:
         fresh, self._fresh = self._fresh, None

@@ -56,6 +56,7 @@ class EnvBinding:
         self.contract: EnvContract | None = None
         self.granted: frozenset[str] = frozenset()
         self.values: ForeignValues | None = None
+        self.is_foreign = False
         self._checker = checker
 
     def bind(self, connection: Connection, welcome: Welcome) -> None:
@@ -78,12 +79,26 @@ class EnvBinding:
         granted = [name for name, value in welcome.capabilities.items() if value == "true"]
         self.granted = _KNOWN.intersection(granted)
         self.contract = contract
-        self.values = None
-        if connection.is_foreign and self._checker is not None and self._checker.looks:
-            self.values = ForeignValues(contract.observation_space.codec, self._checker)
+        self.is_foreign = connection.is_foreign
+        self.values = self._values()
         connection.framing.bind(
             contract.observation_space.codec, contract.action_space.codec, contract.num_envs
         )
+
+    def watched(self, checker: Checker) -> EnvBinding:
+        """Return the same with another checker."""
+        other = EnvBinding(self.address, self.limits, checker)
+        other.contract, other.granted = self.contract, self.granted
+        other.is_foreign = self.is_foreign
+        other.values = other._values()
+        return other
+
+    def _values(self) -> ForeignValues | None:
+        """Return what looks at observations, if somebody has to."""
+        checker, contract = self._checker, self.contract
+        if not self.is_foreign or contract is None or checker is None or not checker.looks:
+            return None
+        return ForeignValues(contract.observation_space.codec, checker)
 
 
 class RemoteEnvPort:
@@ -113,6 +128,20 @@ class RemoteEnvPort:
     def session(self) -> ClientSession:
         """The session under it."""
         return self._session
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the server is no rollmesh."""
+        return self._told.is_foreign
+
+    def watched(self, checker: Checker) -> RemoteEnvPort:
+        """Return a port of this session whose observations are looked at, for one run.
+
+        A rollmesh server looks at them itself, and this port is returned.
+        """
+        if not self.is_foreign:
+            return self
+        return RemoteEnvPort(self._session, self._told.watched(checker))
 
     def reset(self, request: ResetRequest) -> ResetReply:
         """Reset lanes.

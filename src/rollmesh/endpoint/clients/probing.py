@@ -24,6 +24,7 @@ from rollmesh.endpoint.clients.client_options import (
     silence_hint,
 )
 from rollmesh.endpoint.error_bodies import Refused
+from rollmesh.endpoint.identity import SERVER_FACT
 from rollmesh.errors import (
     ConnectFailed,
     EndpointFault,
@@ -34,9 +35,10 @@ from rollmesh.errors import (
 )
 from rollmesh.ports import AutoresetMode, EnvContract, ResetRequest, StepRequest
 from rollmesh.transport.address import Address, parse_address
+from rollmesh.transport.connect_errors import HandshakeRefused
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.security import check_dial
-from rollmesh.transport.upgrade import HandshakeRefused, choose_path
+from rollmesh.transport.upgrade import ELSEWHERE, Path, choose_path
 from rollmesh.wire.contract import decode_contract
 from rollmesh.wire.handshake import EDITION, EDITIONS
 from rollmesh.wire.messages import (
@@ -63,6 +65,8 @@ _PAUSE_S = 0.1
 _CALL_S = 10.0
 _STEP_MS = 30_000
 _KNOCK_S = 1.0
+_NATIVE_S = 3.0
+"""How long a welcome is waited for at a native address that may lead elsewhere."""
 _GRPC_UNHEARD = "does it speak gRPC"
 """In the words of a dial that was no answer in gRPC."""
 _OUR_CERTIFICATE = "a certificate of ours (--tls-client-cert) from a CA that it believes"
@@ -232,21 +236,8 @@ class _Unwelcome(Exception):  # noqa: N818 - never leaves this module
 
 def _look(address: Address, options: ClientOptions, service: Service, plan: _Plan) -> ProbeReport:
     begun = time.monotonic()
-    expiry = begun + plan.timeout_s
-    try:
-        way = choose_path(
-            address,
-            service,
-            transport=options.transport,
-            options=options.connection,
-            token=options.token,
-            tls=options.tls,
-            timeout_s=_left(expiry),
-        )
-    except HandshakeRefused as refused:
-        raise _Unwelcome(refused.refusal) from refused
+    way, welcome = _open(address, service, options, begun + plan.timeout_s)
     with way.connection as connection:
-        welcome = _greet(connection, service, options, expiry)
         report = ProbeReport(
             address=str(address),
             health="full" if welcome.position and not welcome.detail else "serving",
@@ -273,18 +264,52 @@ def _look(address: Address, options: ClientOptions, service: Service, plan: _Pla
         return report
 
 
-def _greet(
-    connection: Connection, service: Service, options: ClientOptions, expiry: float
-) -> Welcome:
+def _open(
+    address: Address, service: Service, options: ClientOptions, expiry: float
+) -> tuple[Path, Welcome]:
+    """Connect and be welcomed, past native addresses that lead elsewhere from here."""
+    avoid: dict[str, str] = {}
+    while True:
+        try:
+            way = choose_path(
+                address,
+                service,
+                transport=options.transport,
+                options=options.connection,
+                token=options.token,
+                tls=options.tls,
+                timeout_s=_left(expiry),
+                avoid=avoid,
+            )
+        except HandshakeRefused as refused:
+            raise _Unwelcome(refused.refusal) from refused
+        goes_on = bool(way.server) and options.transport == "auto"
+        try:
+            return way, _greet(way, service, options, expiry)
+        except BaseException as error:
+            way.connection.close()
+            is_other = isinstance(error, _Unwelcome) and error.body.code in ELSEWHERE
+            is_none = isinstance(error, (TransportError, TransportTimeout, WireError))
+            if not goes_on or not (is_other or is_none):
+                raise
+            avoid[way.address] = "another server is there" if is_other else "no welcome there"
+
+
+def _greet(way: Path, service: Service, options: ClientOptions, expiry: float) -> Welcome:
+    connection, hello_s = way.connection, _left(expiry)
+    peer = {"component": "rollmesh-probe", "process": str(os.getpid())}
+    if way.server:
+        peer[SERVER_FACT] = way.server
+        hello_s = min(hello_s, _NATIVE_S)
     hello = Hello(
         generation=GENERATION,
         service=service,
         token="" if options.token is None else options.token.secret,
-        peer={"component": "rollmesh-probe", "process": str(os.getpid())},
+        peer=peer,
         editions=EDITIONS,
         preferred_edition=EDITION,
     )
-    reply = connection.call(Message(Kind.HELLO, connection.next_id(), hello), _left(expiry))
+    reply = connection.call(Message(Kind.HELLO, connection.next_id(), hello), hello_s)
     body = reply.body
     with contextlib.suppress(TransportTimeout):
         while isinstance(body, Welcome) and body.position and body.detail:  # its env is being built

@@ -167,6 +167,25 @@ class RemoteVectorEnv(EnvFace, VectorEnv[Any, Any, Any]):  # pyright: ignore[rep
             raise
         return self._stepped(reply)
 
+    def render(self) -> Any:
+        """Return what the served env renders; a tuple where each lane is an env of its own.
+
+        A foreign server renders the first lane only.
+
+        Raises:
+            InvalidSpec: The env is closed.
+            EnvFailed: The env failed.
+            OperationTimeout: A lane did not come back in time.
+        """
+        if self.port.is_foreign or SUBSET_STEP not in self.port.capabilities:
+            return super().render()
+        self._check_open("render")
+        limit_s = self._limits.env_step_s
+        render, lanes = self.port.render, range(self.num_envs)
+        return self._calls.do(
+            "render", lambda: tuple([render((lane,), limit_s) for lane in lanes]), limit_s=limit_s
+        )
+
     def close_extras(self, **kwargs: Any) -> None:
         """End the session; called by `close`, which does nothing when called again."""
         del kwargs

@@ -66,14 +66,14 @@ def open_env(
     """
     if num_envs is not None:
         _check_count(num_envs)
+    limits = limits or Limits()
+    opener = _Opener(conformance, report, limits, thread, cancel=cancel, servers=servers)
     if isinstance(env, HasEnvPort):
-        env = env.port
+        env = opener.watch(env.port)
         env.forget_interrupt()
     if hasattr(env, "contract") and hasattr(env, "capabilities"):
         _check_width(env.contract.num_envs, num_envs, env.contract.id)
         return env
-    limits = limits or Limits()
-    opener = _Opener(conformance, report, limits, thread, cancel=cancel, servers=servers)
     if isinstance(env, (list, tuple)):
         return opener.open_list(cast("Sequence[Any]", env), num_envs, env_kwargs)
     return opener.open_one(find_source(env, env_kwargs), num_envs)
@@ -123,6 +123,10 @@ class _Opener:
         self._thread = thread
         self._cancel = cancel
         self._servers = servers
+
+    def watch(self, port: RemoteEnvPort) -> RemoteEnvPort:
+        """Return the port of a served env that its user has connected, for this run."""
+        return port.watched(self._checker)
 
     def open_one(self, source: EnvSource, num_envs: int | None) -> EnvPort:
         """Open an instance, or what one factory builds."""

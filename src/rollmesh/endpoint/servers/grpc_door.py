@@ -71,7 +71,7 @@ class GrpcDoor:
             generation=GENERATION,
             contract=contract,
             capabilities=capabilities,
-            peer=native_facts(server.addresses),
+            peer=native_facts(server.addresses, server.reception.id),
             editions=EDITIONS,
             preferred_edition=EDITION,
         )

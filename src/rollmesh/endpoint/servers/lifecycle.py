@@ -134,7 +134,8 @@ class Readiness:
 
     Args:
         ready_fd: Gets the addresses, one a line, and is closed.
-        ready_file: Gets them too; it appears complete, and is removed by `stopped`.
+        ready_file: Gets them too; it appears complete, and is removed by `stopped`. What an earlier
+            server left there, which was killed, is removed by `begin`.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Readiness:
         self._fd = ready_fd
         # an env may change the working directory
         self._file = None if ready_file is None else Path(ready_file).absolute()
+        self._written: tuple[int, int] | None = None
 
     def check(self) -> None:
         """Refuse what could not be told, before anything is built.
@@ -163,12 +165,19 @@ class Readiness:
             reason = "cannot be written to" if self._file.parent.is_dir() else "does not exist"
             raise InvalidSpec("ready_file", f"the folder {self._file.parent} {reason}")
 
+    def begin(self) -> None:
+        """Take away what a killed server left, which would pass for the word of this one."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.unlink()
+
     def ready(self, addresses: Sequence[str]) -> None:
         """Say that clients are served."""
         text = "".join(f"{address}\n" for address in addresses)
         if self._file is not None:
             draft = self._file.with_name(f".{self._file.name}.{os.getpid()}")
             draft.write_text(text, encoding="utf-8")
+            self._written = _identity(draft)
             draft.replace(self._file)
         descriptor, self._fd = self._fd, None
         if descriptor is not None:
@@ -181,9 +190,17 @@ class Readiness:
         notify_systemd("STOPPING=1")
 
     def stopped(self) -> None:
-        """Take back the ready file."""
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
+        """Take back the ready file, unless the next server has put its own there."""
+        file, written = self._file, self._written
+        if file is not None and written is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if _identity(file) == written:
+                    file.unlink()
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    facts = file.stat()
+    return facts.st_dev, facts.st_ino
 
 
 def notify_systemd(text: str) -> bool:

@@ -31,6 +31,8 @@ class DrivenRoute:
         episodes: Ids of the episodes under way.
         context: Names the route to the port.
         is_away: Tells whether its client is not there at the moment.
+        runs_anywhere: Whether any thread may call the model, so that no handover is needed.
+        lends: Whether the thread of the model may read for a session: it calls the model itself.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class DrivenRoute:
         self._owns_thread = owns_thread
         self.is_away: Callable[[], bool] = _never
         self._submit: Callable[..., None] | None = getattr(port, "submit", None)
+        self.runs_anywhere = owns_thread and self._submit is None
+        self.lends = not owns_thread and self._submit is None
 
     def submit(self, method: str, request: Any, callback: Callback) -> None:
         """Start `method(request)` and return at once."""
@@ -50,16 +54,6 @@ class DrivenRoute:
             self._submit(method, request, callback, ())
         else:
             self._thread.submit(getattr(self._port, method), callback, request)
-
-    @property
-    def runs_anywhere(self) -> bool:
-        """Whether any thread may call the model, so that no handover is needed."""
-        return self._owns_thread and self._submit is None
-
-    @property
-    def lends(self) -> bool:
-        """Whether the thread of the model may read for a session: it calls the model itself."""
-        return not self._owns_thread and self._submit is None
 
     def call(self, method: str, request: Any, callback: Callback) -> None:
         """Carry out `method(request)` right here."""

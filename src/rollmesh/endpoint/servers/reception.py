@@ -1,8 +1,8 @@
 """The reception of a server: who comes in, and what is said to them there (layer 6).
 
-A client's first message is HELLO. Token, generation and service are looked at, in this order, and
-before anything else of it; whoever is refused is told why. What becomes of the others is the
-server's business.
+A client's first message is HELLO. Token, whom it takes us for, generation and service are looked
+at, in this order, and before anything else of it; whoever is refused is told why. What becomes of
+the others is the server's business.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 from rollmesh.endpoint.error_bodies import Refused, error
-from rollmesh.endpoint.identity import processes_of, who_we_are
+from rollmesh.endpoint.identity import SERVER_FACT, processes_of, who_we_are
 from rollmesh.endpoint.servers.sessions import Arrival
 from rollmesh.errors import RollmeshError
+from rollmesh.ids import MINT
 from rollmesh.transport.connection import Connection
 from rollmesh.transport.security import Peer, Token
 from rollmesh.wire.handshake import EDITION, EDITIONS
@@ -41,6 +42,9 @@ class Reception:
         secret: The token that clients must know, if any.
         is_draining: Whether new clients are turned away.
         enter: What becomes of those that were checked.
+
+    Attributes:
+        id: Tells this server from every other one, whatever its address looks like from elsewhere.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Reception:
         is_draining: Callable[[], bool],
         enter: Enter,
     ) -> None:
+        self.id = MINT.mint()
         self._service = service
         self._secret = secret
         self._is_draining = is_draining
@@ -101,6 +106,8 @@ class Reception:
         """Return why a client is refused, or None. The token comes first."""
         if self._secret is not None and not self._secret.matches(hello.token):
             return _refusal("unauthenticated", "the token is missing or wrong")
+        if hello.peer.get(SERVER_FACT, self.id) != self.id:
+            return _refusal("other_server", "the client was sent to another server than this one")
         if hello.generation != GENERATION:
             return _refusal(
                 "incompatible",

@@ -286,8 +286,13 @@ class Server(ABC):
             self._begun = True
         self.readiness.check()
         self._doors.bind()
+        self.readiness.begin()
 
     def _open_doors(self) -> None:
+        """Let clients in, unless the server was ended while it was building."""
+        with self._lock:
+            if self._draining:
+                return
         self._idle_since_ns = now_ns()
         self._watchdog.watch(self)
         self._doors.open()
