@@ -192,6 +192,7 @@ class Ledger:
             decision=None if self._prefix is None else self._prefix.decision,
             conditions=run.conditions,
             model_kwargs=written(run.opening.model_kwargs),
+            num_unwatched=0 if self.journal is None else self.journal.num_unwatched,
         )
 
     def _opened(self) -> tuple[str, int]:

@@ -110,11 +110,10 @@ class RunArguments:
         """
         if self.run_dir is None or self.new:
             return None
-        from rollmesh.runs.reading import read_run
-        from rollmesh.runs.schema import STORE_FILE
+        from rollmesh.runs.reading import has_run, read_run
 
         folder = Path(self.run_dir)
-        return read_run(folder) if (folder / STORE_FILE).exists() else None
+        return read_run(folder) if has_run(folder) else None
 
     def count_workers(self) -> int:
         """Return how many workers there may be; 1 where nobody said."""

@@ -133,6 +133,29 @@ def test_errored_episodes_are_in_no_number() -> None:
     assert summarize_returns(spoiled) is None
 
 
+def test_numbers_of_huge_returns_are_finite() -> None:
+    found = summarize_returns(returns([1.7e308, -1.0, 1.7e308] * 4))
+    assert found is not None
+    assert found.iqm.value is not None
+    assert 1e308 < found.iqm.value <= 1.7e308
+    few = summarize_returns(returns([1.7e308, -1.7e308, 0.0]))
+    assert few is not None
+    for estimate in (found.mean, few.mean):
+        assert estimate.interval is not None
+        assert all(map(math.isfinite, estimate.interval))
+
+
+def test_values_that_are_all_equal_say_nothing_of_other_tasks() -> None:
+    tasks = [f"t{i % 12}" for i in range(60)]
+    rate = summarize_success(successes([True] * 60, tasks=tasks))
+    found = summarize_returns(returns([3.0] * 60, tasks=tasks))
+    assert rate is not None
+    assert found is not None
+    for estimate in (rate.rate, found.mean, found.iqm):
+        assert estimate.clustered is None
+        assert estimate.note == "all are equal, which says nothing about other tasks"
+
+
 def test_success_clustered_by_task_is_wider_where_tasks_differ() -> None:
     tasks = [f"t{i // 20:02}" for i in range(240)]
     outcomes = [(i // 20) % 2 == 0 for i in range(240)]

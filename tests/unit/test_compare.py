@@ -141,10 +141,6 @@ def test_pairs_that_all_differ_alike_leave_room_for_those_not_seen(sign: int) ->
 
 
 def test_identical_returns_are_bounded_by_what_was_not_seen() -> None:
-    constant = compare(returns([500.0] * 100), returns([500.0] * 100))
-    assert constant.verdict == "equivalent"
-    assert constant.interval is not None
-    assert tuple(constant.interval) == (0.0, 0.0)
     spread = [float(v) for v in range(100)]
     found = compare(returns(spread), returns(spread))
     assert found.interval is not None
@@ -154,6 +150,30 @@ def test_identical_returns_are_bounded_by_what_was_not_seen() -> None:
     assert found.verdict == "underpowered"
     assert found.episodes_needed is not None
     assert "differ by no more than those seen" in found.explanation
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_returns_that_are_all_equal_are_bounded_by_how_large_they_are(sign: int) -> None:
+    many = compare(returns([sign * 500.0] * 100), returns([sign * 500.0] * 100))
+    assert many.interval is not None
+    reach = (1 - 0.025 ** (1 / 100)) * 500
+    assert tuple(many.interval) == pytest.approx((-reach, reach))
+    assert many.interval.method == "constant"
+    assert many.verdict == "equivalent"
+    assert "differ by no more than the returns seen are large" in many.explanation
+    few = compare(returns([sign * 500.0] * 2), returns([sign * 500.0] * 2))
+    assert few.verdict == "underpowered"
+    assert few.episodes_needed is not None
+    one = compare(returns([sign * 500.0]), returns([sign * 500.0]))
+    assert (one.verdict, one.interval, one.episodes_needed) == ("underpowered", None, None)
+
+
+def test_returns_that_are_all_0_tell_nothing_of_others() -> None:
+    found = compare(returns([0.0] * 50), returns([-0.0] * 50))
+    assert (found.verdict, found.interval, found.episodes_needed) == ("underpowered", None, None)
+    assert "All returns are 0" in found.explanation
+    assert not found.gate(strict=True).is_open
+    assert compare(returns([0.0] * 50), returns([0.0] * 50), margin=0.5).verdict == "underpowered"
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
@@ -173,6 +193,17 @@ def test_huge_returns_are_compared_or_told() -> None:
     found = compare(returns([-1e308, 1e308, 0.0]), returns([1e308, 1e308, 1.0]))
     assert dict(found.left_out_because) == {"difference overflows": 1}
     assert found.pairs == 2
+
+
+def test_the_spread_of_huge_returns_overflows_nothing() -> None:
+    alike = [1e308, -1e308] * 6
+    same = compare(returns(alike), returns(alike))
+    assert same.interval is not None
+    assert all(map(math.isfinite, same.interval))
+    json.loads(same.to_json())
+    far = compare(returns([0.0, 1.7e308, 0.0]), returns([1.7e308, 0.0, 1.0]))
+    assert far.verdict == "underpowered"
+    assert far.episodes_needed is not None
 
 
 def test_one_pair_of_returns_says_nothing() -> None:
@@ -311,6 +342,17 @@ def test_tasks_are_listed_and_clustered_in_plan_order() -> None:
     assert found.clustered.high - found.clustered.low > 4 * narrow
     assert "For other tasks like these 3" in found.explanation
     assert "t2" in repr(found)
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_pairs_that_all_differ_alike_bound_nothing_for_other_tasks(better: bool) -> None:
+    tasks = [f"t{i % 12}" for i in range(60)]
+    a, b = successes([False] * 60, tasks=tasks), successes([better] * 60, tasks=tasks)
+    text = compare(a, b).explanation
+    assert "between 0.000 and 0.000" not in text
+    assert "between +1.000 and +1.000" not in text
+    which = "all pairs differ alike" if better else "no pair differs"
+    assert f"For other tasks like these 12 nothing is known: {which}." in text
 
 
 def test_one_task_has_no_clustered_interval() -> None:

@@ -10,6 +10,7 @@ import pytest
 from rollmesh.cli import exit_codes, main
 from rollmesh.results.result import EpisodeResult, EvalResult
 from rollmesh.runs import Journal, RunIdentity
+from rollmesh.viewer.live.json_lines import result_line
 from tests.unit.result_toys import episode, returns, successes, table
 
 
@@ -107,10 +108,23 @@ def test_runs_that_were_not_played_alike_are_told_and_do_not_pass_a_strict_gate(
 def test_a_folder_and_a_file_are_compared(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    a = _run(tmp_path / "old", "old", [1.0] * 10)
-    b = _kept(tmp_path / "b.json", returns([1.0] * 10))
+    a = _run(tmp_path / "old", "old", [1.0] * 100)
+    b = _kept(tmp_path / "b.json", returns([1.0] * 100))
     assert main(["compare", a, b]) == exit_codes.OK
     assert "EQUIVALENT" in capfd.readouterr().out
+
+
+def test_what_export_and_json_lines_wrote_is_compared_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = _run(tmp_path / "old", "old", [1.0] * 100)
+    whole = str(tmp_path / "whole.json")
+    assert main(["export", folder, "--format", "json", "-o", whole]) == exit_codes.OK
+    last = tmp_path / "last.json"
+    last.write_text(result_line(returns([1.0] * 100)), encoding="utf-8")
+    for file in (whole, str(last)):
+        assert main(["compare", folder, file]) == exit_codes.OK
+        assert "EQUIVALENT" in capfd.readouterr().out
 
 
 def test_what_cannot_be_compared_is_told(

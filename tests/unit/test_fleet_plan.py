@@ -93,6 +93,15 @@ def test_numpy_values_are_written_as_plain_ones():
     assert Plan.from_json(plan.to_json()).hash == plan.hash
 
 
+def test_numpy_numbers_count_as_plain_ones():
+    given = Task(episodes=np.int64(3), initial_states=np.int8(2), max_episode_steps=np.uint16(9))
+    plan = Plan(tasks=(given,), seed=np.int64(4))
+    same = Plan(tasks=(Task(episodes=3, initial_states=2, max_episode_steps=9),), seed=4)
+    assert (plan.hash, plan.episodes) == (same.hash, same.episodes)
+    assert type(plan.episodes[1].options["initial_state"]) is int
+    assert type(plan.starts()[0].max_steps) is int
+
+
 def test_tasks_with_equal_envs_share_a_setup():
     assert SUITE.setup_of == {"lift": "lift", "push": "lift", "stack": "stack"}
     assert list(SUITE.setups) == ["lift", "stack"], "in the order in which they are first needed"
@@ -110,6 +119,7 @@ def test_starts_leave_out_what_has_finished():
     ("make", "word"),
     [
         (lambda: Plan(tasks=[]), "at least one"),
+        (lambda: Plan(tasks=Task(episodes=1)), r"list of Task.*got Task\("),
         (lambda: Plan(tasks=[Task(name="a", episodes=1)] * 2), "two tasks"),
         (lambda: Plan(tasks=[Task(episodes=1), Task(name="a", episodes=1)]), "no name"),
         (lambda: Plan(tasks=[Task(episodes=1)], seed=-1), "seed"),
@@ -117,6 +127,7 @@ def test_starts_leave_out_what_has_finished():
         (lambda: Task(episodes=-1), "0 or more"),
         (lambda: Task(episodes=2, seeds=[1]), "contradicts"),
         (lambda: Task(seeds=[1, -2]), r"seeds\[1\]"),
+        (lambda: Task(seeds=[1, None]), r"seeds\[1\]"),
         (lambda: Task(episodes=1, initial_states=0), "1 or more"),
         (lambda: Task(episodes=2, options=[{}]), "1 entries for 2"),
         (lambda: Task(episodes=1, options=[3]), r"options\[0\]"),

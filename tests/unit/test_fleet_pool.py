@@ -116,3 +116,13 @@ def test_log_records_of_workers_are_logged_here_once_and_are_no_last_lines(pool,
     told = [one for one in caplog.records if one.name == "rollmesh.spaces"]
     assert [one.levelno for one in told] == [logging.WARNING]
     assert told[0].getMessage() == "value_odd path=obs\twith a tab"
+
+
+def test_of_a_line_that_was_written_over_what_a_terminal_shows_is_kept(pool):
+    start(pool, spec())
+    bar = "".join(f"\rloading {share} % {'#' * share}" for share in range(100))
+    assert written(pool, [bar, f"{bar}\r", "one\r\r", "\r"]) == [
+        f"loading 99 % {'#' * 99}",
+        f"loading 99 % {'#' * 99}",
+        "one",
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -126,6 +127,26 @@ def test_a_model_that_takes_too_long_is_killed():
     with pytest.raises(EndpointFault, match=r"within 0\.5 s.*model_connect_s"):
         process.start(0.5)
     assert process.pid is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_of_a_process_that_has_started_one_starts_others():
+    first = ModelProcess(Scaled)
+    first.start(START_S)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
+        child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            signal.alarm(30)  # nothing else would end it where it waits for ever
+            second = ModelProcess(Scaled)
+            second.start(START_S)
+            code = 0 if second.close(START_S) else 8
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert first.close(START_S)
 
 
 def test_closing_ends_the_process_and_closing_again_does_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -247,6 +248,12 @@ def test_nan_is_told_first_and_names_its_episodes():
     escape = OddObservations(kind="nan", path="\x1b[2J", count=1)
     assert "\x1b" not in repr(EvalResult(episodes=(episode(0, odd_observations=(escape,)),)))
     assert "observed" not in repr(EvalResult(episodes=(episode(0),), planned=1))
+
+
+def test_episodes_that_an_older_version_played_are_not_among_those_looked_at():
+    seen = replace(RESULT, num_unwatched=1)
+    assert "in 2 of 2 episodes: 1, 2; 1 of an older version not looked at" in repr(seen)
+    assert EvalResult.from_json(seen.to_json()) == seen
 
 
 def test_json_carries_what_was_odd_and_old_json_has_none():

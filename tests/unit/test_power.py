@@ -142,6 +142,9 @@ def test_smallest_detectable_is_the_inverse_of_the_count() -> None:
 def test_absurd_questions_end() -> None:
     assert episodes_for_return(1e-300, 1.0) == 1_000_000_000
     assert episodes_for_width(0.5, 1e-12) == 1_000_000_000
+    assert episodes_paired(1e-300, 0.5) == 1_000_000_000
+    assert episodes_unpaired(0.5, 1e-300) == 1_000_000_000
+    assert episodes_unpaired(0.5, 1e-9) == 1_000_000_000
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,13 @@ def test_the_answer_is_lines_for_people(capfd: pytest.CaptureFixture[str]) -> No
     assert lines[-1] == "of each model"
 
 
+def test_the_largest_count_says_that_it_may_be_more(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["power", "--rate", "0.5", "--detect", "1e-300"]) == exit_codes.OK
+    paired, unpaired, _ = capfd.readouterr().out.splitlines()
+    assert paired.startswith("1,000,000,000 or more episodes  to tell ")
+    assert unpaired.startswith("1,000,000,000 or more episodes  to tell ")
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [

@@ -10,7 +10,9 @@ import pytest
 
 from rollmesh.events import MetricRow, TelemetrySnapshot
 from rollmesh.results import EpisodeResult, EvalResult
+from rollmesh.results.aggregates import summarize_returns
 from rollmesh.results.stopping import StopRule
+from tests.unit.result_toys import returns
 
 
 def episode(index: int, reward: float = 1.0, **over: Any) -> EpisodeResult:
@@ -252,3 +254,29 @@ def test_bounds_beside_a_decision_are_of_its_own_episodes() -> None:
     assert found.num_errors == 3
     assert found.success_bounds == (31 / 40, 33 / 40)
     assert decided(errors=(70,)).success_bounds == (31 / 38, 31 / 38)
+
+
+def test_the_interval_of_a_suite_is_stratified_by_task_as_that_of_a_report_is() -> None:
+    values = [1000.0 * (i % 4) + i for i in range(80)]
+    found = returns(values, tasks=[f"t{i % 4}" for i in range(80)])
+    reported = summarize_returns(found)
+    assert reported is not None
+    assert found.return_interval == reported.mean.interval
+    alone = returns(values)
+    assert found.return_interval is not None
+    assert alone.return_interval is not None
+    widths = [one.high - one.low for one in (found.return_interval, alone.return_interval)]
+    assert 10 * widths[0] < widths[1]  # how tasks differ adds no width
+
+
+def test_a_long_folder_does_not_push_the_intervals_away() -> None:
+    folder = "runs/halfcheetah-v5-half-cheetah-halfch-0a1b2c3d"
+    for resumed in (0, 1):
+        found = result(episode(0, 1.0), episode(1, 2.0), run_dir=folder, resumed=resumed)
+        lines = repr(found).splitlines()
+        assert next(line for line in lines if "mean return" in line).startswith(
+            "  mean return   1.500  ["
+        )
+        kept = next(line for line in lines if "kept in" in line)
+        assert kept.startswith(f"  kept in       {folder}")
+        assert ("1 episode in earlier starts" in kept) is bool(resumed)

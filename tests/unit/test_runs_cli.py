@@ -153,10 +153,10 @@ def test_show_says_which_starts_its_durations_are_of(capfd):
     make("a", count=2)
     assert line().startswith("model.predict")
     make("a", count=0)
-    assert line() == "  of all 2 starts; p50 and p99 of the last of them"
+    assert line() == "  of all 2 starts; p50 and p99 of the one with most calls"
     with Journal.open("runs/a", identity=identity(), facts={}):
         pass
-    assert line() == "  of 2 of 3 starts; p50 and p99 of the last of them"
+    assert line() == "  of 2 of 3 starts; p50 and p99 of the one with most calls"
 
 
 def test_runs_and_show_tell_what_a_model_and_an_env_were_built_with(capfd):

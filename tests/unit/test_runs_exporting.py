@@ -56,6 +56,18 @@ def test_csv_has_a_row_an_episode_and_exact_numbers(run):
     ]
 
 
+@pytest.mark.parametrize("broken", ["10 %\r20 %\r", "10 %\r\n20 %", "10 %\n20 %"])
+def test_csv_keeps_a_row_together_whatever_breaks_its_lines(tmp_path, broken):
+    with Journal.open(tmp_path / "run", identity=identity(), facts={}) as journal:
+        journal.record(episode(0, error=broken, success=None))
+        journal.record(episode(1))
+    text = export_run(read_run(tmp_path / "run"), "csv").decode()
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [row["index"] for row in rows] == ["0", "1"]
+    assert rows[0]["error"] == broken
+    assert text.startswith(",".join(COLUMNS) + "\n0,")
+
+
 def test_parquet_has_types(run, tmp_path):
     path = tmp_path / "episodes.parquet"
     path.write_bytes(export_run(run, "parquet"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -112,3 +114,27 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
     assert caught.value.errno == errno.ENOLCK
     monkeypatch.undo()
     RunLock.acquire(tmp_path).release()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_of_the_driver_drives_nothing_and_leaves_the_lock_as_it_is(tmp_path):
+    held = RunLock.acquire(tmp_path)
+    driver = holder_of(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there may be threads
+        child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            signal.alarm(30)
+            assert holder_of(tmp_path) == driver
+            held.release()
+            assert holder_of(tmp_path) == driver
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert driver is not None
+    assert driver.pid == os.getpid()
+    held.release()
+    assert holder_of(tmp_path) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sqlite3
 
@@ -157,6 +158,28 @@ def test_a_folder_without_a_run_is_named(tmp_path):
         read_run(tmp_path / "gone")
 
 
+def test_a_place_that_is_no_folder_holds_no_run(tmp_path):
+    (tmp_path / "notes.txt").write_text("a note")
+    with pytest.raises(RunError, match=r"notes\.txt: holds no run: run\.sqlite: Not a directory"):
+        read_run(tmp_path / "notes.txt")
+
+
+def test_a_folder_that_may_not_be_looked_into_hides_no_other_run(tmp_path, monkeypatch):
+    run_in(tmp_path / "mine")
+    run_in(tmp_path / "theirs")
+    look = os.stat
+
+    def stat(path, *args, **kwargs):
+        if str(path).startswith(str(tmp_path / "theirs" / "run")):
+            raise PermissionError(13, "Permission denied", str(path))
+        return look(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert [glance.folder.name for glance in list_runs(tmp_path)] == ["mine"]
+    with pytest.raises(RunError, match=r"theirs: cannot read run\.sqlite: Permission denied"):
+        read_run(tmp_path / "theirs")
+
+
 def test_a_file_that_is_no_store_is_damaged(tmp_path):
     (tmp_path / "run.sqlite").write_text("not a database, but long enough to be looked at" * 10)
     with pytest.raises(RunDamaged, match="file is not a database"):
@@ -241,3 +264,18 @@ def test_a_run_killed_before_its_first_start_was_noted_is_empty_and_can_be_gone_
     assert (glance.status, glance.last_at) == ("killed", 100.0)
     run_in(tmp_path)
     assert read_run(tmp_path).status == "finished"
+
+
+def test_episodes_of_the_first_format_are_told_as_not_looked_at(tmp_path):
+    run_in(tmp_path, 2)
+    with contextlib.closing(sqlite3.connect(tmp_path / schema.STORE_FILE)) as connection:
+        for table in ("episodes", "retried"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN odd_observations")
+        connection.execute("PRAGMA user_version = 1")
+    assert read_run(tmp_path).result.num_unwatched == 2
+    for _ in range(2):
+        with Journal.open(tmp_path, identity=identity(), facts={}) as journal:
+            assert journal.num_unwatched == 2
+            journal.record(episode(journal.num_starts))
+    result = read_run(tmp_path).result
+    assert (len(result.episodes), result.num_unwatched) == (4, 2)

@@ -113,6 +113,7 @@ def test_a_store_of_the_first_format_is_read_and_brought_up(path):
         connection.execute("PRAGMA user_version = 1")
     before = path.read_bytes()
     assert [e.odd_observations for e in contents_of(path).results()] == [()]
+    assert contents_of(path).num_unwatched() == 1
     assert path.read_bytes() == before
     odd = (OddObservations(kind="nan", path="observation", count=3),)
     with opened(path) as writing:
@@ -121,6 +122,11 @@ def test_a_store_of_the_first_format_is_read_and_brought_up(path):
     contents = contents_of(path)
     assert [(e.index, e.odd_observations) for e in contents.results()] == [(0, ()), (1, odd)]
     assert [episode_of(r).odd_observations for r in contents.retried] == [()]
+    assert contents.num_unwatched() == 1
+    with opened(path) as writing:
+        writing.begin_start(3.0, {})
+        writing.keep([row(2)])
+    assert contents_of(path).num_unwatched() == 1
 
 
 def test_a_changed_count_of_odd_observations_is_damage(path):

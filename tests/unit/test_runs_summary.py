@@ -100,7 +100,7 @@ def test_phases_of_several_starts_are_summed_and_a_start_without_any_is_told(tmp
     predict, step = summary.slowest_phases(run)
     assert (predict.count, predict.p50_ms) == (100, 50.0)
     assert (step.count, step.total_s, step.max_ms) == (1010, 2.005, 6.0)
-    assert (step.p50_ms, step.p99_ms) == (0.5, 1.0)
+    assert (step.p50_ms, step.p99_ms) == (2.0, 4.0)  # not those of ten calls
     assert (summary.starts_with_phases(run), len(run.starts)) == (2, 3)
 
 
@@ -123,4 +123,14 @@ def test_everything_is_plain_json(tmp_path):
     assert table["retried"] == [1]
     assert table["failed_attempts"][0]["signal"] == 9
     assert table["result"]["non_finite"]
+
+
+def test_settings_and_facts_that_are_not_finite_are_texts_in_json(tmp_path):
+    endless = identity(settings={"max_episode_seconds": math.inf})
+    facts = {"note": {"limits": [-math.inf, math.nan, 1.0]}}
+    with Journal.open(tmp_path, identity=endless, facts=facts):
+        pass
+    table = json.loads(json.dumps(summary.to_dict(read_run(tmp_path)), allow_nan=False))
+    assert table["settings"] == {"max_episode_seconds": "Infinity"}
+    assert table["starts"][0]["facts"]["note"]["limits"] == ["-Infinity", "NaN", 1.0]
     assert len(table["starts"]) == 1

@@ -91,6 +91,15 @@ def test_every_step_of_every_episode_is_there(tmp_path, num_envs):
         assert {row["attempt"] for row in own} == {1}
 
 
+def test_a_seed_of_more_than_64_bits_is_left_out_and_its_steps_are_there(tmp_path):
+    task = rollmesh.Task(seeds=[2**64, 2**64 - 1])
+    with StepTrace(tmp_path) as trace:
+        evaluate(Toy, trace, plan=rollmesh.Plan(tasks=(task,)), episodes=None, base_seed=None)
+    assert trace.failure is None
+    rows = rows_in(tmp_path)
+    assert {(row["plan_index"], row["seed"]) for row in rows} == {(0, None), (1, 2**64 - 1)}
+
+
 def test_observations_are_left_out_unless_asked_for(tmp_path):
     trace = StepTrace(tmp_path)
     evaluate(Toy, trace)

@@ -84,7 +84,9 @@ class Task:
         if self.episodes is None:
             raise InvalidSpec(f"{where}.episodes", "is missing: say how many, or give seeds")
         for name in ("episodes", "initial_states", "max_episode_steps"):
-            _check_count(f"{where}.{name}", getattr(self, name), least=int(name != "episodes"))
+            if (given := getattr(self, name)) is not None:
+                read = _read_whole(f"{where}.{name}", given, least=int(name != "episodes"))
+                object.__setattr__(self, name, read)
         if self.seeds is not None and len(self.seeds) != self.episodes:
             raise InvalidSpec(
                 f"{where}.episodes", f"{self.episodes} contradicts the {len(self.seeds)} seeds"
@@ -166,6 +168,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not isinstance(cast("object", self.name), str):
             raise InvalidSpec("name", f"wants a text, got {self.name!r}")
+        if not isinstance(cast("object", self.tasks), Iterable):
+            raise InvalidSpec("tasks", f"wants a list of Task objects, got {self.tasks!r}")
         tasks = tuple(self.tasks)
         object.__setattr__(self, "tasks", tasks)
         for task in tasks:
@@ -178,7 +182,7 @@ class Plan:
             raise InvalidSpec("tasks", f"two tasks have the name {doubled[0]!r}; give each its own")
         if len(tasks) > 1 and "" in names:
             raise InvalidSpec("tasks", "a task has no name; give each one where there are several")
-        _check_count("seed", self.seed, least=0)
+        object.__setattr__(self, "seed", _read_whole("seed", self.seed, least=0))
         self.to_json()
 
     @cached_property
@@ -356,15 +360,12 @@ def _plain(value: Any, where: str) -> Any:
 def _read_seeds(where: str, seeds: object) -> tuple[int, ...]:
     if isinstance(seeds, (str, bytes, Mapping)) or not isinstance(seeds, Iterable):
         raise InvalidSpec(f"{where}.seeds", f"wants a list of ints, one an episode, got {seeds!r}")
-    read = tuple(cast("Iterable[int]", seeds))
-    for k, seed in enumerate(read):
-        _check_count(f"{where}.seeds[{k}]", seed, least=0)
-    return tuple(int(seed) for seed in read)
+    read = enumerate(cast("Iterable[object]", seeds))
+    return tuple(_read_whole(f"{where}.seeds[{k}]", seed, least=0) for k, seed in read)
 
 
-def _check_count(where: str, value: object, *, least: int) -> None:
-    if value is None and not where.endswith("seed"):
-        return
+def _read_whole(where: str, value: object, *, least: int) -> int:
     is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
     if not is_whole or cast("int", value) < least:
         raise InvalidSpec(where, f"wants an int of {least} or more, got {value!r}")
+    return int(cast("int", value))

@@ -328,7 +328,8 @@ class _Watch:
         return True
 
     def _line(self, watched: _Watched, data: bytes) -> None:
-        text = data[: 4 * _LINE_CHARS].decode("utf-8", "replace").rstrip()[:_LINE_CHARS]
+        shown = data.rstrip().rpartition(b"\r")[2]  # of what was written over, as progress bars do
+        text = shown[: 4 * _LINE_CHARS].decode("utf-8", "replace").rstrip()[:_LINE_CHARS]
         if not text:
             return
         if text.startswith(LOG_MARK):

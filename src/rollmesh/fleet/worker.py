@@ -244,7 +244,7 @@ class _DriverLog(logging.Handler):
     """Writes log records as lines that the driver knows, so that it logs them again."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage().replace("\n", " ")
+        text = record.getMessage().replace("\n", " ").replace("\r", " ")
         line = f"{LOG_MARK}\t{record.levelname}\t{record.name}\t{text}\n"
         with contextlib.suppress(OSError):
             os.write(2, line.encode("utf-8", "replace"))

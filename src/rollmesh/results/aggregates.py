@@ -21,13 +21,14 @@ from rollmesh.results.stats import (
     clopper_pearson_interval,
     cluster_interval,
     mean,
+    scale_of,
     stratified_interval,
     wilson_interval,
 )
 from rollmesh.results.table import more_played
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rollmesh.results.result import EpisodeResult, EvalResult
     from rollmesh.results.stopping import StopDecision
@@ -46,7 +47,8 @@ class Estimate:
     Attributes:
         value: The number; None where the episodes give none.
         interval: Its interval for the tasks that ran; None where there is none.
-        clustered: Its interval for all tasks of which these are a sample; None of one task.
+        clustered: Its interval for all tasks of which these are a sample; None of one task, or
+            where all values are equal.
         note: Why something is missing or doubtful, in words; `""` where nothing is.
     """
 
@@ -175,11 +177,12 @@ def summarize_success(
         good, n = decision.successes, decision.n
         rate, exact = _decided_rate(result, decision), None
     else:
+        clustered, note = _clustered(list(groups.values()), confidence)
         rate = Estimate(
             value=good / n,
             interval=wilson_interval(good, n, confidence),
-            clustered=cluster_interval(groups.values(), confidence),
-            note=_about_clusters(len(groups)),
+            clustered=clustered,
+            note=note,
         )
         exact = clopper_pearson_interval(good, n, confidence)
     return SuccessSummary(successes=good, episodes=n, tasks=len(groups), rate=rate, exact=exact)
@@ -280,11 +283,12 @@ def _mean_estimate(groups: Sequence[Sequence[float]], confidence: float) -> Esti
     note = _about_odd(returns, "so the mean has no interval")
     if not note and len(returns) == 1:
         note = "one episode has no spread"
+    clustered, doubt = _clustered(groups, confidence)
     return Estimate(
         value=mean(returns),
         interval=stratified_interval(groups, confidence),
-        clustered=cluster_interval(groups, confidence),
-        note=note or _about_clusters(len(groups)),
+        clustered=clustered,
+        note=note or doubt,
     )
 
 
@@ -293,15 +297,18 @@ def _iqm_estimate(groups: Sequence[Sequence[float]], confidence: float) -> Estim
     note = _about_odd(returns, "so there is no interquartile mean")
     if note:
         return Estimate(value=None, interval=None, note=note)
-    value = float(interquartile_mean(np.asarray(returns)))
+    array = np.asarray(returns)
+    scale = scale_of(array)  # a sum may overflow where the mean does not
+    value = float(interquartile_mean(array / scale)) * scale
     if len(returns) < _FEWEST_FOR_IQM:
         note = f"{len(returns)} episodes are too few for an interval; {_FEWEST_FOR_IQM} are enough"
         return Estimate(value=value, interval=None, note=note)
+    clustered, note = _clustered(groups, confidence, statistic=interquartile_mean)
     return Estimate(
         value=value,
         interval=stratified_interval(groups, confidence, statistic=interquartile_mean),
-        clustered=cluster_interval(groups, confidence, statistic=interquartile_mean),
-        note=_about_clusters(len(groups)),
+        clustered=clustered,
+        note=note,
     )
 
 
@@ -372,10 +379,19 @@ def _about_nan(arrays: Sequence[np.ndarray]) -> str:
     return f"{odd} of {size} returns are NaN and count as above no threshold" if odd else ""
 
 
-def _about_clusters(tasks: int) -> str:
-    if not 1 < tasks < FEWEST_CLUSTERS:
-        return ""
-    return (
-        f"{tasks} tasks say little about other tasks: fewer than {FEWEST_CLUSTERS} make the "
+def _clustered(
+    groups: Sequence[Sequence[float]],
+    confidence: float,
+    *,
+    statistic: Callable[..., Any] = np.mean,
+) -> tuple[Interval | None, str]:
+    """Return the interval for all tasks of which these are a sample, and what is doubtful of it."""
+    found = cluster_interval(groups, confidence, statistic=statistic)
+    if found is not None and found.method == "constant":
+        return None, "all are equal, which says nothing about other tasks"
+    if not 1 < len(groups) < FEWEST_CLUSTERS:
+        return found, ""
+    return found, (
+        f"{len(groups)} tasks say little about other tasks: fewer than {FEWEST_CLUSTERS} make the "
         "clustered interval too narrow"
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollmesh.errors import InvalidSpec
@@ -86,34 +87,37 @@ def compare(
     if not pairing.pairs:
         raise InvalidSpec("compare", _nothing_in_common(a, b))
     chosen = _metric(a, b) if metric == "auto" else metric
-    if chosen == "success" and margin is not None and margin >= 1:
-        raise InvalidSpec(
-            "margin",
-            f"wants a difference of success rates below 1, such as 0.05, got {margin!r}; any two "
-            "models are within that",
-        )
+    _check_margin_of_rates(chosen, margin)
     kept, reasons = _usable(pairing.pairs, chosen)
     seen = _Seen(chosen, kept, confidence)
-    limit = _default_margin(chosen, seen) if margin is None else margin
-    verdict = _judge(seen, limit, is_given=margin is not None)
-    needed, effect, settles_as = None, None, None
-    if verdict == "underpowered":
-        needed, effect, settles_as = _settling(seen, limit)
+    return _told(a, b, pairing, reasons=reasons, seen=seen, judged=_judged(seen, margin))
+
+
+def _told(
+    a: EvalResult,
+    b: EvalResult,
+    pairing: _Pairing,
+    *,
+    reasons: Mapping[str, int],
+    seen: _Seen,
+    judged: _Judged,
+) -> Comparison:
+    """Put together what was found."""
     return Comparison(
-        metric=chosen,
-        verdict=verdict,
-        a=_name(a, "A"),
-        b=_name(b, "B"),
+        metric=seen.metric,
+        verdict=judged.verdict,
+        a=a.model_called or "A",
+        b=b.model_called or "B",
         a_value=seen.a_value,
         b_value=seen.b_value,
         difference=seen.difference,
         interval=seen.interval,
         clustered=seen.clustered,
         p_value=seen.p_value,
-        confidence=confidence,
-        margin=limit,
-        is_margin_given=margin is not None,
-        pairs=len(kept),
+        confidence=seen.confidence,
+        margin=judged.margin,
+        is_margin_given=judged.is_margin_given,
+        pairs=seen.n,
         discordant=seen.won + seen.lost,
         won=seen.won,
         lost=seen.lost,
@@ -121,10 +125,10 @@ def compare(
         only_in_b=pairing.only_in_b,
         left_out=sum(reasons.values()),
         left_out_because=tuple(reasons.items()),
-        bounds=_bounds(pairing.pairs) if chosen == "success" else None,
-        episodes_needed=needed,
-        effect=effect,
-        settles_as=settles_as,
+        bounds=_bounds(pairing.pairs) if seen.metric == "success" else None,
+        episodes_needed=judged.episodes_needed,
+        effect=judged.effect,
+        settles_as=judged.settles_as,
         by_task=tuple(seen.by_task()),
         notes=tuple(_notes(a, b, pairing)),
         unfinished=tuple(_unfinished(a, b)),
@@ -248,7 +252,7 @@ class _Seen:
         self.b_value = _mean([y for _, _, y in kept])
         self.difference = _mean(self.differences)
         self._groups = _grouped(kept)
-        self._spread = _range(kept)
+        self._are_equal, self._spread = _spread(kept)
         self.p_value = self._p_value()
         self.interval = self._interval()
         clusters = [[y - x for x, y in pairs] for pairs in self._groups.values()]
@@ -264,7 +268,7 @@ class _Seen:
     def _interval(self) -> Interval | None:
         if self.metric == "success":
             return tango_interval(self.won, self.lost, self.n, self.confidence)
-        if len(set(self.differences)) == 1 and (self.n > 1 or not self.won + self.lost):
+        if len(set(self.differences)) == 1:
             return self._if_all_differ_alike()
         sign = -1.0 if (self.difference or 0.0) < 0 else 1.0  # so that (b, a) mirrors (a, b)
         groups = ([sign * (y - x) for x, y in pairs] for pairs in self._groups.values())
@@ -277,25 +281,27 @@ class _Seen:
         """Bound the difference where every pair differs by the same, perhaps by nothing.
 
         A few episodes may still be otherwise: so many that Clopper and Pearson allow it, each by no
-        more than the returns seen differ.
+        more than the returns seen differ, or are large where all are equal.
         """
         share = clopper_pearson_interval(0, self.n, self.confidence)
-        if share is None:
+        if share is None or self.n < _FEWEST_FOR_A_GUESS or self._spread == 0:
             return None
         middle, reach = self.differences[0] * (1.0 - share.high), share.high * self._spread
         method = "alike" if self.won + self.lost else "identical"
+        if self._are_equal:
+            method = "constant"
         return Interval(middle - reach, middle + reach, self.confidence, method)
 
     def sd(self) -> float | None:
         """Return the standard deviation of the differences, never 0 because too few were seen."""
-        if self.n < _FEWEST_FOR_A_GUESS:
+        if self.n < _FEWEST_FOR_A_GUESS or (self.metric == "return" and self._spread == 0):
             return None
         center = self.difference or 0.0
         if self.metric == "success":
             return math.sqrt(max(self.differing() - center * center, 0.0))
         scale = max(abs(d) for d in self.differences) or 1.0
         squares = math.fsum(((d - center) / scale) ** 2 for d in self.differences)
-        seen = scale * math.sqrt(squares / (self.n - 1))
+        seen = _finite(scale * math.sqrt(squares / (self.n - 1)))
         return seen if self.won + self.lost else self._spread / math.sqrt(self.n + 2)
 
     def differing(self) -> float:
@@ -327,12 +333,47 @@ def _grouped(kept: Iterable[tuple[str, float, float]]) -> Mapping[str, list[tupl
     return groups
 
 
-def _range(kept: Sequence[tuple[str, float, float]]) -> float:
+def _spread(kept: Sequence[tuple[str, float, float]]) -> tuple[bool, float]:
+    """Return whether all values are equal, and by how much others may differ from them.
+
+    That is as much as they differ from each other, or as much as they are where all are equal.
+    """
     values = [value for _, x, y in kept for value in (x, y)]
-    return max(values) - min(values) if values else 0.0
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return low == high, _finite(high - low or abs(high))
+
+
+def _finite(size: float) -> float:
+    """Return a size that is not negative, or the largest there is where it overflowed."""
+    return min(size, sys.float_info.max)
 
 
 # The verdict.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judged:
+    """What was made of what the pairs say; see the fields of a `Comparison`."""
+
+    verdict: Verdict
+    margin: float
+    is_margin_given: bool
+    episodes_needed: int | None = None
+    effect: float | None = None
+    settles_as: Verdict | None = None
+
+
+def _judged(seen: _Seen, margin: float | None) -> _Judged:
+    limit = _default_margin(seen.metric, seen) if margin is None else margin
+    judged = _Judged(
+        verdict=_judge(seen, limit, is_given=margin is not None),
+        margin=limit,
+        is_margin_given=margin is not None,
+    )
+    if judged.verdict != "underpowered":
+        return judged
+    needed, effect, settles_as = _settling(seen, limit)
+    return replace(judged, episodes_needed=needed, effect=effect, settles_as=settles_as)
 
 
 def _default_margin(metric: str, seen: _Seen) -> float:
@@ -425,10 +466,6 @@ def _unfinished(a: EvalResult, b: EvalResult) -> Iterable[str]:
             yield f"{name} is not finished: {ended:,} of {planned:,} planned episodes ended."
 
 
-def _name(result: EvalResult, fallback: str) -> str:
-    return result.model_called or fallback
-
-
 def _check_results(*results: Any) -> None:
     for name, result in zip("ab", results, strict=True):
         if isinstance(result, (str, os.PathLike)):
@@ -446,3 +483,12 @@ def _check(margin: Any, confidence: Any, metric: Any) -> None:
         raise InvalidSpec("confidence", f"wants a number between 0 and 1, got {confidence!r}")
     if metric not in {"auto", "success", "return"}:
         raise InvalidSpec("metric", f"wants 'auto', 'success' or 'return', got {metric!r}")
+
+
+def _check_margin_of_rates(metric: str, margin: float | None) -> None:
+    if metric == "success" and margin is not None and margin >= 1:
+        raise InvalidSpec(
+            "margin",
+            f"wants a difference of success rates below 1, such as 0.05, got {margin!r}; any two "
+            "models are within that",
+        )

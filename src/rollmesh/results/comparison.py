@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from rollmesh.results.power import MOST_EPISODES
 from rollmesh.results.stats import FEWEST_CLUSTERS, METHOD_NAMES, Interval
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ def _settle_clause(c: Comparison) -> str:
     if c.episodes_needed is None or c.effect is None:
         return ""
     more = c.episodes_needed - c.pairs
+    count = f"{c.episodes_needed:,}{' or more' if c.episodes_needed >= MOST_EPISODES else ''}"
     truth = (
         f"the true difference is the {_signed(c, c.effect)} seen"
         if c.effect
@@ -205,8 +207,7 @@ def _settle_clause(c: Comparison) -> str:
     if c.settles_as == "equivalent":
         relation = f"equivalent to A within {_number(c, c.margin)}"
     return (
-        f"; if {truth}, {c.episodes_needed:,} episodes ({more:,} more) would probably show that B "
-        f"is {relation}"
+        f"; if {truth}, {count} episodes ({more:,} more) would probably show that B is {relation}"
     )
 
 
@@ -263,14 +264,35 @@ def _caveats(c: Comparison) -> Iterable[str]:
             f"{c.only_in_b} only in B, not compared."
         )
     if c.clustered is not None:
-        tasks = len(c.by_task)
-        doubt = "; with so few tasks that is too narrow" if tasks < FEWEST_CLUSTERS else ""
-        low, high = _ends(c, c.clustered)
-        yield f"For other tasks like these {tasks}: between {low} and {high}{doubt}."
-    if c.metric == "return" and not c.discordant and c.interval is not None:
-        yield "The interval supposes that episodes not seen differ by no more than those seen."
+        yield _other_tasks(c, c.clustered)
+    if c.metric == "return" and not c.discordant:
+        yield from _suppositions(c)
     for note in c.notes:
         yield f"Note: {note}."
+
+
+def _other_tasks(c: Comparison, interval: Interval) -> str:
+    """Say what is known of tasks of which these are a sample."""
+    tasks = f"For other tasks like these {len(c.by_task)}"
+    if interval.method == "constant":  # values that do not differ say nothing of a spread
+        which = "all pairs differ alike" if c.discordant else "no pair differs"
+        return f"{tasks} nothing is known: {which}."
+    low, high = _ends(c, interval)
+    doubt = "; with so few tasks that is too narrow" if len(c.by_task) < FEWEST_CLUSTERS else ""
+    return f"{tasks}: between {low} and {high}{doubt}."
+
+
+def _suppositions(c: Comparison) -> Iterable[str]:
+    """Yield what the interval of returns of which no pair differs rests on."""
+    if c.interval is not None and c.interval.method == "constant":
+        yield (
+            "The interval supposes that episodes not seen differ by no more than the returns seen "
+            "are large."
+        )
+    elif c.interval is not None:
+        yield "The interval supposes that episodes not seen differ by no more than those seen."
+    elif c.pairs > 1 and c.a_value == 0:
+        yield "All returns are 0, so nothing is known of how large others may be."
 
 
 def _bounds_clause(c: Comparison) -> str:

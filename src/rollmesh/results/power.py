@@ -1,7 +1,8 @@
 """How many episodes a question needs, before any are run (layer 7).
 
 Pure functions over plain numbers. Every count is of episodes of one model: a comparison runs so
-many of each. scipy is imported when a count is first computed, never on import.
+many of each; `MOST_EPISODES` stands for that many or more. scipy is imported when a count is first
+computed, never on import.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_POWER = 0.8
 
-_MOST_EPISODES = 1_000_000_000
+MOST_EPISODES = 1_000_000_000
 _MOST_SUMMED = 2000
 """Above this many pairs the formula, corrected for continuity, is right to half a percent."""
 _TAIL_SDS = 8.0
@@ -116,7 +117,7 @@ def episodes_paired(
         raise ValueError(msg)
     z_error, z_power = _quantiles(power, confidence)
     spread = z_error * math.sqrt(differing) + z_power * math.sqrt(differing - size * size)
-    formula = (spread / size) ** 2
+    formula = _square(spread / size)
     if formula > _MOST_SUMMED:
         return _whole(formula + 2 / size)
     n = max(1, math.ceil(formula))
@@ -176,7 +177,7 @@ def episodes_unpaired(
     spread = z_error * math.sqrt(2 * middle * (1 - middle)) + z_power * math.sqrt(
         rate * (1 - rate) + other * (1 - other)
     )
-    return max(1, math.ceil((spread / difference) ** 2))
+    return max(1, math.ceil(min(_square(spread / difference), MOST_EPISODES)))
 
 
 def episodes_for_return(
@@ -208,7 +209,7 @@ def episodes_for_return(
         raise ValueError(msg)
     z_error, z_power = _quantiles(power, confidence)
     root = (z_error + z_power) * (sd / abs(difference))
-    return _whole(root * root + z_error * z_error / 2) if root < math.inf else _MOST_EPISODES
+    return _whole(_square(root) + z_error * z_error / 2)
 
 
 def episodes_for_equivalence(
@@ -303,8 +304,8 @@ def _smallest(is_enough: Callable[[int], bool]) -> int:
     """Return the smallest count that is enough, where every larger one is too."""
     high = 1
     while not is_enough(high):
-        if high >= _MOST_EPISODES:
-            return _MOST_EPISODES
+        if high >= MOST_EPISODES:
+            return MOST_EPISODES
         high *= 2
     low = high // 2
     while high - low > 1:
@@ -313,8 +314,12 @@ def _smallest(is_enough: Callable[[int], bool]) -> int:
     return high
 
 
+def _square(value: float) -> float:
+    return value * value  # infinite where ** 2 would raise
+
+
 def _whole(count: float) -> int:
-    return max(2, math.ceil(min(count, _MOST_EPISODES)))
+    return max(2, math.ceil(min(count, MOST_EPISODES)))
 
 
 def _quantiles(power: float, confidence: float) -> tuple[float, float]:

@@ -18,8 +18,8 @@ from rollmesh.results.conditions import Conditions, called
 from rollmesh.results.odd import OddPlace, odd_places
 from rollmesh.results.stats import (
     Interval,
-    bootstrap_interval,
     mean,
+    stratified_interval,
     wilson_interval,
 )
 from rollmesh.results.stopping import StopDecision
@@ -114,6 +114,8 @@ class EvalResult:
             where those of two results differ.
         model_kwargs: The keyword arguments that the model was built with, as JSON texts, without a
             token.
+        num_unwatched: Of how many episodes nobody counted the odd observations: those that a store
+            holds of a version that did not.
     """
 
     episodes: tuple[EpisodeResult, ...]
@@ -131,6 +133,7 @@ class EvalResult:
     decision: StopDecision | None = None
     conditions: Conditions | None = field(default=None, repr=False, hash=False)
     model_kwargs: Mapping[str, str] = field(default_factory=dict[str, str], repr=False, hash=False)
+    num_unwatched: int = 0
     _finished: tuple[EpisodeResult, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -180,6 +183,7 @@ class EvalResult:
                 telemetry=None,
                 planned=len(of_it),
                 decision=self.decision if len(groups) == 1 else None,
+                num_unwatched=self.num_unwatched if len(groups) == 1 else 0,
             )
             for task, of_it in groups.items()
         }
@@ -271,9 +275,13 @@ class EvalResult:
     def return_interval(self) -> Interval | None:
         """95 % interval for the mean return; None below two episodes or if one is not finite.
 
-        BCa bootstrap from 10 to 2,000 episodes, Student's t below and above.
+        BCa bootstrap from 10 to 2,000 episodes, Student's t below and above; of several tasks each
+        is resampled by itself (`stratified_interval`).
         """
-        return bootstrap_interval(self._returns)
+        groups: dict[str, list[float]] = {}
+        for episode in self._finished:
+            groups.setdefault(episode.task, []).append(episode.total_reward)
+        return stratified_interval(groups.values())
 
     @property
     def mean_length(self) -> float | None:
@@ -324,6 +332,7 @@ class EvalResult:
             "num_not_run": self.num_not_run,
             "num_non_finite_returns": self.num_non_finite_returns,
             "odd_observations": [asdict(one) for one in self.odd_observations],
+            "num_unwatched": self.num_unwatched,
             "total_steps": self.total_steps,
             "elapsed_s": self.elapsed_s,
             "steps_per_s": self.steps_per_s,
@@ -381,14 +390,18 @@ class EvalResult:
 
     def __repr__(self) -> str:
         rows = self.summary()
-        wide = [
-            max((len(cell) for cell in column), default=0) for column in zip(*rows, strict=True)
-        ]
+        # A folder's name pushes what is beside it and no other line.
+        numbers = [row if len(row.value) <= _WIDEST else row._replace(value="") for row in rows]
+        wide = [max(map(len, column)) for column in zip(*numbers, strict=True)]
         lines = [f"EvalResult  {self.title()}"]
         for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, wide, strict=True))
             lines.append(("  " + "  ".join(cells)).rstrip())
         return "\n".join(lines)
+
+
+_WIDEST = 16
+"""Characters of the longest value that the lines of a result are aligned for."""
 
 
 def _episode(entry: dict[str, Any]) -> EpisodeResult:

@@ -7,6 +7,7 @@ when a bootstrap is first computed, never on import.
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -72,7 +73,7 @@ class Interval:
         high: Upper end.
         confidence: Its nominal coverage, between 0 and 1.
         method: A key of `METHOD_NAMES`; `constant` says that all values were equal, so that the
-            data say nothing about their spread.
+            data say nothing about their spread (a comparison then goes by their size).
     """
 
     low: float
@@ -185,10 +186,10 @@ def bootstrap_interval(
     if sample.size < 2 or not bool(np.isfinite(sample).all()):  # noqa: PLR2004 - a spread needs two
         return None
     if sample[0] == sample[-1]:
-        only = float(statistic(sample, axis=-1))
+        only = float(statistic(sample[:1], axis=-1))  # a sum of all may overflow
         return Interval(only, only, confidence, "constant")
     is_mean = statistic is np.mean
-    scale = _scale(sample) if is_mean else 1.0
+    scale = scale_of(sample) if is_mean else 1.0
     sample = sample / scale
     if is_mean and not _FEWEST_RESAMPLED <= sample.size <= _MOST_RESAMPLED:
         return _scaled(_student_t([sample], confidence), scale)
@@ -239,7 +240,7 @@ def stratified_interval(
         return bootstrap_interval(pooled.tolist(), confidence, statistic=statistic)
     check_confidence(confidence)
     strata = [pooled] if is_one else strata
-    scale = _scale(pooled)
+    scale = scale_of(pooled)
     strata = [stratum / scale for stratum in strata]
     if statistic is np.mean and (
         pooled.size > _MOST_RESAMPLED or fewest < _FEWEST_FOR_MEAN_IN_STRATUM
@@ -284,7 +285,7 @@ def cluster_interval(
     pooled = np.concatenate(clusters)
     if pooled.min() == pooled.max():
         return Interval(float(pooled[0]), float(pooled[0]), confidence, "constant")
-    scale = _scale(pooled)
+    scale = scale_of(pooled)
     clusters = [cluster / scale for cluster in clusters]
     rng = np.random.default_rng(_BOOTSTRAP_SEED)
     count = len(clusters)
@@ -309,7 +310,7 @@ def _differ(ordered: _Array) -> bool:
     return bool(ordered[0] != ordered[-1])
 
 
-def _scale(sample: np.ndarray) -> float:
+def scale_of(sample: np.ndarray) -> float:
     """Return a power of two near the largest value: dividing by it is exact and tames squares."""
     return math.ldexp(1.0, math.frexp(float(np.abs(sample).max()))[1] - 1)
 
@@ -363,9 +364,9 @@ def scipy_stats() -> Any:
 
 
 def _scaled(interval: Interval, scale: float) -> Interval:
-    return Interval(
-        interval.low * scale, interval.high * scale, interval.confidence, interval.method
-    )
+    most = sys.float_info.max
+    low, high = (min(max(end * scale, -most), most) for end in interval)
+    return Interval(low, high, interval.confidence, interval.method)
 
 
 def check_counts(successes: int, n: int) -> None:

@@ -33,7 +33,10 @@ def table_rows(result: EvalResult) -> Iterable[SummaryRow]:
     yield from _return_rows(result)
     if result.num_errors:
         yield SummaryRow("errored", str(result.num_errors), "", _first_error(result))
-    for label, number, note in odd_lines(result.odd_observations, episodes=len(result.episodes)):
+    watched = len(result.episodes) - result.num_unwatched
+    before = f"; {result.num_unwatched} of an older version not looked at"
+    for label, number, place in odd_lines(result.odd_observations, episodes=watched):
+        note = f"{place}{before if result.num_unwatched else ''}"
         yield SummaryRow(printable(label), number, "", printable(note))
     speed = result.steps_per_s
     if speed is not None:

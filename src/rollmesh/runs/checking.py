@@ -67,6 +67,7 @@ class Contents:
         retried: Rows of errored episodes that were set aside to be run again.
         failed_attempts: In the order they were kept.
         head: The checksum of the last row, or of what the run is where there is none.
+        is_first_format: Whether it knows nothing of odd observations.
     """
 
     identity: RunIdentity
@@ -76,6 +77,7 @@ class Contents:
     retried: list[Row]
     failed_attempts: tuple[FailedAttempt, ...]
     head: bytes
+    is_first_format: bool = False
 
     def results(self) -> list[EpisodeResult]:
         """Return the finished episodes, in the order they were kept."""
@@ -85,6 +87,13 @@ class Contents:
         """Return what the last start knows of env and lanes; empty where none was opened yet."""
         facts: Mapping[str, Any] = self.starts[-1].facts if self.starts else {}
         return {name: facts[name] for name in schema.ENV_FACTS if name in facts}
+
+    def num_unwatched(self) -> int:
+        """Return of how many finished episodes nobody counted the odd observations."""
+        if self.is_first_format:
+            return len(self.episodes)
+        last = max([s.facts.get(schema.UNWATCHED_FACT, 0) for s in self.starts], default=0)
+        return sum(1 for row in self.episodes if row[0] <= last) if last else 0
 
     def elapsed_s(self) -> float:
         """Return how long all starts ran, in seconds; a killed one until its last episode."""
@@ -172,6 +181,7 @@ def _read(connection: sqlite3.Connection, path: Path) -> Contents:
         retried=retried,
         failed_attempts=tuple(attempt_of(row[1:-1]) for row in attempts),
         head=head,
+        is_first_format=is_first,
     )
 
 

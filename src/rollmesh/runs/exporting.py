@@ -22,11 +22,13 @@ from rollmesh.runs.summary import to_dict
 from rollmesh.spaces.conformance import OddObservations
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 Format = Literal["csv", "parquet", "json"]
 COLUMNS = tuple(field.name for field in fields(EpisodeResult))
 """The columns of CSV and Parquet: the fields of an `EpisodeResult`."""
+_LINE_END = "\r\n"
 
 
 def export_run(run: StoredRun, form: Format) -> bytes:
@@ -85,12 +87,20 @@ def arrow() -> tuple[ModuleType, ModuleType]:
 
 
 def _csv(episodes: tuple[EpisodeResult, ...]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    rows: list[str] = []
+    # written with "\r\n" at the end, so that a cell with either of the two is quoted
+    writer = csv.writer(_Rows(rows.append), lineterminator=_LINE_END)
     writer.writerow(COLUMNS)
     for episode in episodes:
         writer.writerow([_cell(getattr(episode, name)) for name in COLUMNS])
-    return text.getvalue()
+    return "".join([f"{row.removesuffix(_LINE_END)}\n" for row in rows])
+
+
+class _Rows:
+    """A file whose lines are taken one by one."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self.write = write
 
 
 def _cell(value: Any) -> Any:

@@ -90,6 +90,7 @@ class Journal:
         failed_attempts: What earlier starts noted of attempts that failed.
         num_starts: How often the run was started, this time included.
         elapsed_before_s: How long earlier starts ran, in seconds.
+        num_unwatched: Of how many finished ones nobody counted the odd observations.
         env_facts: What the last of them noted of env and lanes; empty where none came so far.
         marks: Hashes of the model and env that this start began with.
         failure: What ended the writing, or None.
@@ -106,6 +107,7 @@ class Journal:
         self.failed_attempts = contents.failed_attempts
         self.num_starts = len(contents.starts) + 1
         self.elapsed_before_s = contents.elapsed_s()
+        self.num_unwatched = contents.num_unwatched()
         self.env_facts: Mapping[str, Any] = contents.env_facts()
         self.marks: Mapping[str, Mapping[str, str]] = {}
         self.failure: JournalError | None = None

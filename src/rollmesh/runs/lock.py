@@ -41,6 +41,17 @@ _own: set[tuple[int, int]] = set()
 _own_guard = threading.Lock()
 
 
+def _hold_nothing() -> None:
+    """Forget what the process holds from which this one was forked."""
+    global _own_guard  # noqa: PLW0603 - a thread that is not here may have it
+    _own_guard = threading.Lock()
+    _own.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_hold_nothing)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Holder:
     """Who drives a run; None where the lock file does not say.
@@ -66,6 +77,7 @@ class RunLock:
         self._key = key
         self._is_held = True
         self._has_failed = False
+        self._process = os.getpid()
 
     @classmethod
     def acquire(cls, folder: Path) -> Self:
@@ -108,12 +120,12 @@ class RunLock:
                     self._has_failed = True
 
     def release(self) -> None:
-        """Give the lock back; does nothing the second time."""
+        """Give the lock back; does nothing the second time, and to that of a fork's parent."""
         with _own_guard:
             if not self._is_held:
                 return
             self._is_held = False
-            if not self._has_failed:
+            if not self._has_failed and self._process == os.getpid():
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._descriptor, 0)
             _own.discard(self._key)
@@ -178,7 +190,7 @@ def _locked(folder: Path, holder: Holder) -> RunLocked:
 def _key_of(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except OSError:  # it is not there, or not ours to look at: opening it says why
         return None
     return status.st_dev, status.st_ino
 

@@ -161,11 +161,18 @@ def read_run(folder: str | os.PathLike[str]) -> StoredRun:
 def list_runs(root: str | os.PathLike[str]) -> list[RunGlance]:
     """Return the runs in the folders of a folder, the latest first; damaged ones are among them.
 
+    What is in a folder that may not be looked into nobody knows; it is left out.
+
     Raises:
         OSError: The folder cannot be read.
     """
-    found = [p for p in Path(root).absolute().iterdir() if (p / schema.STORE_FILE).exists()]
+    found = [p for p in Path(root).absolute().iterdir() if has_run(p)]
     return sorted((_glance(path) for path in found), key=lambda g: (-g.last_at, g.folder.name))
+
+
+def has_run(folder: Path) -> bool:
+    """Return whether there is a run in a folder, as far as it may be looked into."""
+    return os.path.exists(folder / schema.STORE_FILE)  # noqa: PTH110 - that of Path may raise
 
 
 # ---------------------------------------------------------------------------------- the file
@@ -177,7 +184,9 @@ def _read(folder: Path, read: Callable[[sqlite3.Connection, Path], ReadT]) -> Re
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise RunError(str(folder), f"holds no run: {path.name}: {error.strerror}") from error
+        is_there = not isinstance(error, (FileNotFoundError, NotADirectoryError))
+        what = "cannot read" if is_there else "holds no run:"
+        raise RunError(str(folder), f"{what} {path.name}: {error.strerror}") from error
     if size == 0:
         raise damaged(path, "it is empty")
     try:
@@ -252,6 +261,7 @@ def _result_of(folder: Path, contents: Contents, failure: str | None) -> EvalRes
         run_dir=str(folder),
         conditions=conditions_of(identity),
         model_kwargs=model_kwargs_of(identity),
+        num_unwatched=contents.num_unwatched(),
     )
 
 

@@ -28,6 +28,9 @@ MARKS_FACT, MOVED_FACT, ACCEPTED_FACT = "fingerprints", "moved", "accepted"
 """Facts of a start: hashes of model and env, those that playing changed, and what was accepted."""
 EARLIER_FACT, MARKED_BY_FACT = "earlier", "fingerprinted_by"
 """The same: hashes that the same objects had before other runs changed them, and what made them."""
+UNWATCHED_FACT = "unwatched"
+"""Fact of the start that brought a store of the first format up: how many episodes it held, whose
+odd observations nobody had counted."""
 ENV_FACTS = (ENV_FACT, WIDTH_FACT)
 """Those that hold until the env is opened again: the next start begins with them."""
 APPLICATION = 0x524D5348

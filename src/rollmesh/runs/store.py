@@ -151,7 +151,8 @@ class Store:
 
     def begin_start(self, started_at: float, facts: Mapping[str, Any]) -> None:
         """Note that the run was started; a store of the first format becomes one of this."""
-        self._bring_up()
+        if self._bring_up():
+            facts = {**facts, schema.UNWATCHED_FACT: self.num_episodes}
         self._num_starts += 1
         self._begun = (started_at, json.dumps(facts, default=repr))
         self.keep((), outcome=Outcome())
@@ -209,13 +210,19 @@ class Store:
         """Close the connection."""
         self._connection.close()
 
-    def _bring_up(self) -> None:
-        """Make a store of the first format, whose contents were checked, one of this."""
+    def _bring_up(self) -> bool:
+        """Make a store of the first format, whose contents were checked, one of this.
+
+        Returns:
+            Whether it was one.
+        """
         (form,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if form == schema.FIRST_FORMAT:
-            with self._transaction() as connection:
-                for statement in schema.BRING_UP:
-                    connection.execute(statement)
+        if form != schema.FIRST_FORMAT:
+            return False
+        with self._transaction() as connection:
+            for statement in schema.BRING_UP:
+                connection.execute(statement)
+        return True
 
     def _start_row(self, outcome: Outcome) -> Row:
         started_at, facts = self._begun

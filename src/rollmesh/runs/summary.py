@@ -5,12 +5,14 @@ Pure: takes a `StoredRun`, knows no file and no terminal.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from rollmesh.events import MetricRow
 from rollmesh.results.result import EvalResult
 from rollmesh.runs.reading import StoredRun
 
@@ -42,8 +44,8 @@ class Phase:
         operation: `env.step`, `model.predict`, …
         count: How many calls.
         total_s: All of them together, in seconds.
-        p50_ms: Median in the last of these starts, in milliseconds.
-        p99_ms: 99th percentile in the last of these starts, in milliseconds.
+        p50_ms: Median in the start with the most of them, in milliseconds.
+        p99_ms: 99th percentile there, in milliseconds.
         max_ms: The longest, in milliseconds.
     """
 
@@ -68,18 +70,21 @@ def retries_by_cause(run: StoredRun) -> tuple[Cause, ...]:
 def slowest_phases(run: StoredRun) -> tuple[Phase, ...]:
     """Return the durations of calls, those first that took most time altogether."""
     phases: dict[tuple[str, str, str], Phase] = {}
+    most: dict[tuple[str, str, str], MetricRow] = {}  # quantiles of several cannot be put together
     for start in run.starts:
         for row in () if start.telemetry is None else start.telemetry.rows:
             if row.kind != _DURATION or row.metric.startswith("endpoint"):
                 continue
             key = (row.operation, row.component, row.metric)
             before = phases.get(key)
+            typical = max(most.get(key, row), row, key=lambda one: one.count)
+            most[key] = typical
             phases[key] = Phase(
                 operation=row.operation,
                 count=row.count + (before.count if before else 0),
                 total_s=row.count * row.mean / 1e3 + (before.total_s if before else 0.0),
-                p50_ms=row.p50,
-                p99_ms=row.p99,
+                p50_ms=typical.p50,
+                p99_ms=typical.p99,
                 max_ms=max(row.max, before.max_ms if before else 0.0),
             )
     return tuple(sorted(phases.values(), key=lambda phase: -phase.total_s))
@@ -98,7 +103,7 @@ def to_dict(run: StoredRun) -> dict[str, Any]:
         "created_at": iso_time(run.created_at),
         "last_at": iso_time(run.last_at),
         "plan_hash": run.identity.plan_hash,
-        "settings": dict(run.identity.settings),
+        "settings": _without_constants(dict(run.identity.settings)),
         "starts": [_start_values(start) for start in run.starts],
         "tasks": {task: _numbers(result) for task, result in run.result.tasks.items()},
         "errors": [asdict(cause) for cause in errors_by_cause(run)],
@@ -121,8 +126,13 @@ def _start_values(start: Any) -> dict[str, Any]:
         "ended_at": None if start.ended_at is None else iso_time(start.ended_at),
         "stopped": start.stopped,
         "elapsed_s": start.elapsed_s,
-        "facts": start.facts,
+        "facts": _without_constants(start.facts),
     }
+
+
+def _without_constants(value: Any) -> Any:
+    """Return JSON values with a text for each number that JSON has no word for."""
+    return json.loads(json.dumps(value), parse_constant=str)
 
 
 def _numbers(result: EvalResult) -> Mapping[str, Any]:

@@ -5,10 +5,11 @@
 
     pandas.read_parquet("runs/lift/traces")
 
-Columns: `plan_index`, `episode_id`, `attempt`, `task`, `seed`, `t` (from 0), `reward`,
-`terminated`, `truncated`, `error` (of an episode that errored), `action`, and `observation` (what
-the action was chosen on) where asked for. `episode_id` is that of the journal: of an episode that
-was run twice, because its driver was killed before it was acknowledged, both are here.
+Columns: `plan_index`, `episode_id`, `attempt`, `task`, `seed` (null where it has more than 64 bits;
+the journal has it), `t` (from 0), `reward`, `terminated`, `truncated`, `error` (of an episode that
+errored), `action`, and `observation` (what the action was chosen on) where asked for. `episode_id`
+is that of the journal: of an episode that was run twice, because its driver was killed before it
+was acknowledged, both are here.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ SHARD_BYTES = 1 << 28
 CLOSE_S = 120.0
 """How long the disk may take for what is left, or for a shard while others wait."""
 _QUEUED_SHARDS = 2
+_MOST_SEED = 2**64 - 1
 _RAGGED_BYTES = 256
 """What a value without a fixed size is taken for when a shard's size is guessed."""
 
@@ -263,7 +265,7 @@ class _Shard:
             "episode_id": pa.array(self._repeated(lambda e: e.start.episode_id), pa.string()),
             "attempt": pa.array(self._repeated(lambda e: e.start.attempt), pa.int64()),
             "task": pa.array(self._repeated(lambda e: e.start.task), pa.string()),
-            "seed": pa.array(self._repeated(lambda e: e.start.seed), pa.uint64()),
+            "seed": pa.array(self._repeated(_seed_of), pa.uint64()),
             "t": pa.array(self._flat(lambda e: range(len(e.rewards))), pa.int64()),
             "reward": pa.array(self._flat(lambda e: e.rewards), pa.float64()),
             "terminated": pa.array(self._flat(lambda e: e.terminated), pa.bool_()),
@@ -298,3 +300,8 @@ class _Shard:
 
     def _repeated(self, get: Callable[[_Episode], Any]) -> list[Any]:
         return [value for e in self.episodes for value in [get(e)] * len(e.rewards)]
+
+
+def _seed_of(episode: _Episode) -> int | None:
+    seed = episode.start.seed
+    return None if seed is None or seed > _MOST_SEED else seed

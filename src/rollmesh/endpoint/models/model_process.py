@@ -45,8 +45,8 @@ _GRACE_S = 0.5
 """How long to try to get back to a process of this machine: it is there, or gone."""
 _MOST_BYTES = 1_000_000
 
-# the kernel ends a child with the thread that started it: this one lives as long as we do
-_STARTER = OwnThread("rollmesh-model-starter")
+_starters: dict[int, OwnThread] = {}
+"""By process: a fork of one has none of its threads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class ModelProcess:
         ready, theirs = os.pipe()
         try:
             with contextlib.closing(_Descriptor(theirs)):
-                self._process = _STARTER.call(lambda: self._spawn(theirs), None, "starting")
+                self._process = _starter().call(lambda: self._spawn(theirs), None, "starting")
             self._address = self._wait_for_address(ready, timeout_s)
         except BaseException:
             self.close(0.0)
@@ -192,6 +192,11 @@ class ModelProcess:
             error_class="ModelProcessDied",
             outcome="not_done",
         )
+
+
+def _starter() -> OwnThread:
+    """Return the thread that starts children, which the kernel ends with it: it lives on."""
+    return _starters.setdefault(os.getpid(), OwnThread("rollmesh-model-starter"))
 
 
 class _Descriptor:
