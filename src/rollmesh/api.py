@@ -164,18 +164,13 @@ def evaluate(
         fleet=fleet,
         command=command,
     )
-    loose = None
-    if plan is None:
-        loose = read_plan(episodes=episodes, seeds=seeds, base_seed=base_seed, options=options)
-        if is_served(env) or is_served(model):
-            check_sendable(loose.seeds)
-    else:
-        _refuse_beside_plan(episodes=episodes, seeds=seeds, base_seed=base_seed, options=options)
+    described = {"episodes": episodes, "seeds": seeds, "base_seed": base_seed, "options": options}
+    loose = _read_loose(plan, described, is_sent=is_served(env) or is_served(model))
     if on_error is None:
         on_error = "raise" if workers is None else "continue"
     width = optional_count("num_envs", num_envs)
     checked_limits = read_limits(limits)
-    policies = read_conformance(conformance)
+    env_policy, model_policy = read_conformance(conformance)
     token = read_cancel(cancel)
     template = SessionSpec(
         env_contract=_NO_ENV,
@@ -190,8 +185,8 @@ def evaluate(
         num_envs=width if width is None or loose is None else min(width, loose.count),
         env_kwargs=read_kwargs("env_kwargs", env_kwargs),
         model_kwargs=read_kwargs("model_kwargs", model_kwargs),
-        env_conformance=policies[0],
-        model_conformance=policies[1],
+        env_conformance=env_policy,
+        model_conformance=model_policy,
         limits=checked_limits,
         share_thread=on_error == "raise",
         execution_horizon=template.execution_horizon,
@@ -214,14 +209,28 @@ def evaluate(
         model_kwargs=written(opening.model_kwargs),
     )
     ids = RouteIds(session_id=template.session_id, env_id=template.env_id)
-    endpoints = Endpoints(model, env, ids=ids, options=opening, hooks=run.hooks)
-    return run.over(endpoints)
+    return run.over(Endpoints(model, env, ids=ids, options=opening, hooks=given_hooks))
 
 
-def _refuse_beside_plan(**given: object) -> None:
-    for name, value in given.items():
+def _read_loose(
+    plan: PlanArgument, described: Mapping[str, Any], *, is_sent: bool
+) -> EpisodePlan | None:
+    """Return the episodes that arguments describe, or None where there is a plan in their place.
+
+    Args:
+        plan: The plan, or None.
+        described: `episodes`, `seeds`, `base_seed` and `options`, as they were given.
+        is_sent: Whether seeds go to a server.
+    """
+    if plan is None:
+        loose = read_plan(**described)
+        if is_sent:
+            check_sendable(loose.seeds)
+        return loose
+    for name, value in described.items():
         if value is not None:
             raise InvalidSpec(name, "contradicts plan, which says which episodes there are")
+    return None
 
 
 def _conditions(loose: EpisodePlan, env: object, settings: dict[str, Any]) -> Conditions:

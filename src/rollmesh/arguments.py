@@ -132,6 +132,8 @@ def with_order(error: InvalidSpec, model: object, env: object) -> InvalidSpec:
 
 
 def _looks_like_env(value: object) -> bool:
+    if isinstance(value, type):
+        return all([callable(getattr(value, name, None)) for name in ("reset", "step")])
     return is_env(value) or (isinstance(value, str) and bool(_ENV_ID.fullmatch(value)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from rollmesh.errors import InvalidSpec
@@ -156,12 +157,13 @@ def check_duration(
     """
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    number: Any = value
+    if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers are such
         raise InvalidSpec(field, f"wants a number of {unit} or None for no limit, got {value!r}")
     try:
-        seconds = float(value)
+        seconds = float(number)
     except OverflowError:  # an integer beyond every float
-        seconds = math.inf if value > 0 else -math.inf
+        seconds = math.inf if number > 0 else -math.inf
     if math.isnan(seconds) or seconds < 0 or (seconds == 0 and not zero_ok):
         least = "0 or more" if zero_ok else "more than 0"
         raise InvalidSpec(

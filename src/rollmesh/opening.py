@@ -21,7 +21,7 @@ from rollmesh.endpoint.clients.model_client import HasModelAddress
 from rollmesh.endpoint.clients.model_route import ModelRoute
 from rollmesh.endpoint.envs.contracts import is_env
 from rollmesh.endpoint.envs.env_loading import open_env
-from rollmesh.endpoint.envs.hosted_env import leave
+from rollmesh.endpoint.envs.hosted_env import end_unwaited, leave
 from rollmesh.endpoint.faults import refusal_of
 from rollmesh.endpoint.models.batched import Batching, batched
 from rollmesh.endpoint.models.batching import BatchingModel
@@ -232,6 +232,22 @@ class Endpoints:
             self._batched_on.stop()
         if self._thread is not None:
             self._thread.stop()
+
+    def let_go(self) -> None:
+        """Have what was built here closed on its own thread, and wait for nothing.
+
+        For a session that nobody closed; what lives on its caller's thread gets no call.
+        """
+        _logger.warning(
+            "session_never_closed session_id=%s: what was built for it is closed now; write "
+            "`with Session(...) as session`, or call close()",
+            self._ids.session_id,
+        )
+        close_s = self._options.limits.close_s
+        nobody = AdapterContext(self._ids.session_id, self._ids.env_id, "release")
+        release = ReleaseAdapterRequest(nobody, "never closed", close_s)
+        end_unwaited(self._model_port, "release_adapter", release)
+        end_unwaited(self._env_port if self.owns_env else None, "close", close_s)
 
     # ----------------------------------------------------------------------------- opening
 

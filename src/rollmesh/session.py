@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import weakref
+from collections.abc import Generator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rollmesh.arguments import (
@@ -46,7 +48,7 @@ class StepResult(NamedTuple):
     reward: float
     terminated: bool
     truncated: bool
-    info: Info
+    info: dict[str, Any]
 
 
 class Session:
@@ -61,7 +63,9 @@ class Session:
     ```
 
     `step()` takes the predicted action; `step(action)` takes yours in its place and drops what is
-    left of the model's chunk. Rules, hooks, limits and errors are those of `evaluate`.
+    left of the model's chunk. Rules, hooks, limits and errors are those of `evaluate`. One call at
+    a time: another one meanwhile, from a second thread or a hook, is refused. What was built for a
+    session that nobody closes is closed once nobody holds it, with a warning.
 
     Args:
         model: As in `evaluate`.
@@ -96,27 +100,38 @@ class Session:
         model_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         policies = read_conformance(conformance)
-        checked_limits = read_limits(limits)
-        checked_hooks = read_hooks(hooks)
-        token = read_cancel(cancel)
-        horizon = optional_count("execution_horizon", execution_horizon)
-        cap = optional_count("max_episode_steps", max_episode_steps)
-        options = OpeningOptions(
+        opening = OpeningOptions(
             num_envs=None,
             env_kwargs=read_kwargs("env_kwargs", env_kwargs),
             model_kwargs=read_kwargs("model_kwargs", model_kwargs),
             env_conformance=policies[0],
             model_conformance=policies[1],
-            limits=checked_limits,
+            limits=read_limits(limits),
             share_thread=False,
-            execution_horizon=horizon,
-            cancel=token,
+            execution_horizon=optional_count("execution_horizon", execution_horizon),
+            cancel=read_cancel(cancel),
         )
+        cap = optional_count("max_episode_steps", max_episode_steps)
+        self._under_way: dict[str, object] = {}
         self._checker = Checker("action", policies[1], "refuse")
-        ids = RouteIds()
         self._is_served = is_served(env) or is_served(model)
         self._driver: ManualDriver | None = None
-        self._endpoints = Endpoints(model, env, ids=ids, options=options, hooks=checked_hooks)
+        self._driver = self._begin(model, env, opening=opening, cap=cap, hooks=read_hooks(hooks))
+        self._observations = self._contract.observation_space.codec
+        self._actions = self._contract.action_space.codec
+
+    def _begin(
+        self,
+        model: object,
+        env: object,
+        *,
+        opening: OpeningOptions,
+        cap: int | None,
+        hooks: tuple[object, ...],
+    ) -> ManualDriver:
+        """Open the endpoints and start the session; close what was opened where that fails."""
+        ids = RouteIds()
+        self._endpoints = Endpoints(model, env, ids=ids, options=opening, hooks=hooks)
         with contextlib.ExitStack() as undo:
             endpoints = undo.enter_context(self._endpoints)
             self._contract = endpoints.env.contract
@@ -132,22 +147,26 @@ class Session:
                 env_contract=self._contract,
                 env_component=endpoints.env_component,
                 model_component=endpoints.model_component,
-                execution_horizon=horizon,
+                execution_horizon=opening.execution_horizon,
                 max_episode_steps=cap,
                 close_env_on_end=endpoints.owns_env,
-                limits=checked_limits,
+                limits=opening.limits,
             )
-            driver = ManualDriver(spec, endpoints.env, endpoints.model, hooks=checked_hooks)
-            driver.begin(token)
+            driver = ManualDriver(spec, endpoints.env, endpoints.model, hooks=hooks)
+            spec.check_capabilities(frozenset(endpoints.env.capabilities))
             endpoints.hand_over()
+            driver.begin(
+                opening.cancel or CancelToken(),
+                is_forgotten=partial(_is_forgotten, weakref.ref(self), endpoints),
+            )
             undo.pop_all()
-        self._driver = driver
-        self._observations = self._contract.observation_space.codec
-        self._actions = self._contract.action_space.codec
+        return driver
 
     # ------------------------------------------------------------------------------ turning
 
-    def reset(self, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+    def reset(
+        self, seed: int | None = None, options: Info | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode and return its first observation and info.
 
         An episode under way is marked `interrupted`: it is in `episodes` with that error, and in no
@@ -158,15 +177,15 @@ class Session:
                 is over.
             RouteError: The reset failed; the session is over.
         """
-        driver = self._open_driver("reset")
         if seed is not None:
             seed = read_seed("seed", seed)
             if self._is_served:
                 check_sendable((seed,))
         if options is not None and not isinstance(cast("object", options), Mapping):
             raise InvalidSpec("options", f"wants a mapping or None, got {options!r}")
-        turned = driver.reset(seed=seed, options=options)
-        return self._decoded(turned), turned.info
+        with self._one_call("reset"):
+            turned = self._open_driver("reset").reset(seed=seed, options=options)
+        return self._decoded(turned), dict(turned.info)
 
     def predict(self) -> Any:
         """Return the action to come: the model is asked unless actions of its chunk are left.
@@ -178,7 +197,8 @@ class Session:
             InvalidSpec: No episode is under way.
             RouteError: The model failed; the session is over.
         """
-        frame = self._running_driver("predict").predict()
+        with self._one_call("predict"):
+            frame = self._running_driver("predict").predict()
         return self._actions.decode(frame.frame, frame.row, copy=True)
 
     def step(self, action: Any = None) -> StepResult:
@@ -189,17 +209,18 @@ class Session:
             InvalidValue: The action does not fit its space; nothing was applied.
             RouteError: The env or the model failed; the session is over.
         """
-        driver = self._running_driver("step")
-        leaves: Leaves | None = None
-        if action is not None:
-            leaves = self._actions.encode(action, self._checker)
-        turned = driver.step(leaves)
+        with self._one_call("step"):
+            driver = self._running_driver("step")
+            leaves: Leaves | None = None
+            if action is not None:
+                leaves = self._actions.encode(action, self._checker)
+            turned = driver.step(leaves)
         return StepResult(
             observation=self._decoded(turned),
             reward=turned.reward,
             terminated=turned.terminated,
             truncated=turned.truncated,
-            info=turned.info,
+            info=dict(turned.info),
         )
 
     @property
@@ -222,11 +243,18 @@ class Session:
     # ------------------------------------------------------------------------------ closing
 
     def close(self) -> None:
-        """End the session; what was built for it is closed. Closing again does nothing."""
-        driver = self._driver
-        if driver is not None and not driver.is_over:
-            driver.finish()
-        self._endpoints.close("closed by caller")
+        """End the session; what was built for it is closed. Closing again does nothing.
+
+        Raises:
+            InvalidSpec: Another call is under way; nothing was closed.
+        """
+        with self._one_call("close"):
+            driver = self._driver
+            try:
+                if driver is not None and not driver.is_over:
+                    driver.finish()
+            finally:
+                self._endpoints.close("closed by caller")
 
     def __enter__(self) -> Self:
         """Return the session itself."""
@@ -236,6 +264,22 @@ class Session:
         self.close()
 
     # ------------------------------------------------------------------------------- inside
+
+    @contextlib.contextmanager
+    def _one_call(self, name: str) -> Generator[None, None, None]:
+        """Keep other calls out; no lock, which a Ctrl-C at the wrong moment would leave held."""
+        mine = object()
+        try:
+            if self._under_way.setdefault("call", mine) is not mine:
+                raise InvalidSpec(
+                    name,
+                    "another call of this session is under way: turn it from one thread at a time, "
+                    "and not from its own hooks; a CancelToken stops it from elsewhere",
+                )
+            yield
+        finally:
+            if self._under_way.get("call") is mine:
+                del self._under_way["call"]
 
     def _decoded(self, turned: Turned) -> Any:
         return self._observations.decode(turned.observation, 0, copy=True)
@@ -251,3 +295,11 @@ class Session:
         if not driver.is_running:
             raise InvalidSpec(call, "no episode is under way; call reset() first")
         return driver
+
+
+def _is_forgotten(session: weakref.ref[Session], endpoints: Endpoints) -> bool:
+    """Return whether nobody holds the session any more; then its endpoints are let go."""
+    if session() is not None:
+        return False
+    endpoints.let_go()
+    return True

@@ -494,6 +494,7 @@ class _Still:
         (Counter(length=1), _Still),
         (Counter(length=1), Counter(length=1)),
         ("CartPole-v1", "policy.zip"),
+        (Counter, zero),
         ("module:Thing-v0", "CartPole-v1"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollmesh.errors import OperationTimeout, RouteCancelled, RouteError
+from rollmesh.errors import EnvFailed, OperationTimeout, RouteCancelled, RouteError
 from rollmesh.limits import Limits
 from rollmesh.ports import (
     SUBSET_STEP,
@@ -396,6 +396,44 @@ def test_r49_keyboard_interrupt_in_a_hook_has_the_current_step():
     assert (run.error.reason, run.error.step) == ("interrupted", 3)
     assert run.notes.names()[-1] == "session_failed"
     assert len(run.model.releases) == 1
+
+
+ENDING_HOOKS = ["on_telemetry", "session_ended", "session_failed", "log"]
+
+
+@pytest.mark.parametrize("event", ENDING_HOOKS)
+@pytest.mark.parametrize("error", [None, ValueError("no")], ids=["good", "bad"])
+def test_r15_ctrl_c_in_a_hook_of_the_end_ends_that_hook_and_nothing_else(error, event):
+    class Interrupt(Hooks):
+        struck = 0
+
+    class BadRelease(ToyModel):
+        def release_adapter(self, request: ReleaseAdapterRequest) -> None:
+            super().release_adapter(request)
+            raise ValueError("a warning in the shutdown, for `log`")
+
+    def strike(told: Any) -> None:
+        if event != "log" or told.level == "warning":
+            hook.struck += 1
+            raise KeyboardInterrupt
+
+    hook: Any = Interrupt()
+    setattr(hook, event, strike)
+    env = StopsAt(fail(error) if error else lambda: None, 1)
+    run = drive(
+        env, BadRelease(), hooks=[hook, late := Notes()], max_episodes=2, close_env_on_end=True
+    )
+    assert hook.struck == (event != ("session_ended" if error else "session_failed"))
+    assert run.env.closed == len(run.model.releases) == 1
+    assert late.names() == run.notes.names()
+    if error is None:
+        assert run.ok.total_episodes == 2
+        assert run.notes.names()[-2:] == ["session_ended", "on_telemetry"]
+    else:
+        assert isinstance(run.error, EnvFailed)
+        assert run.error.report is not None
+        assert run.notes.names()[-1] == "session_failed"
+    assert "rollmesh-ticker" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_r45_groups():

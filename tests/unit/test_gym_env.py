@@ -177,6 +177,25 @@ def test_options_arrive_as_a_copy_or_none():
     assert env.options is None
 
 
+def test_what_an_env_does_to_its_options_reaches_no_other_episode():
+    class Consumes(Count):
+        def reset(self, *, seed=None, options=None):
+            self.goal = options["goal"].pop(), options["at"][0]["x"]
+            options["at"][0]["x"] += 1
+            return super().reset(seed=seed, options=options)
+
+    handle = object()
+    given = {"goal": [1, 2, 3], "at": ({"x": np.zeros(2)},), "handle": handle}
+    env = Consumes()
+    port = GymEnvPort(env)
+    for _ in range(2):
+        port.reset(reset_request(options=(given,)))
+        assert env.goal[0] == 3
+        assert env.options["handle"] is handle
+    assert given["goal"] == [1, 2, 3]
+    assert given["at"][0]["x"].tolist() == [0, 0]
+
+
 def test_completion_carries_the_info_of_that_step_and_nothing_resets():
     env = Count(length=2, end="both")
     port, _ = opened(env, env_index=4)

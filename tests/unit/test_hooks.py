@@ -217,6 +217,15 @@ def test_r33_a_coroutine_function_is_refused():
         Dispatcher([Async()])
 
 
+def test_r33_a_generator_function_is_refused():
+    class Yields(Hooks):
+        def step_completed(self, event):
+            yield event
+
+    with pytest.raises(TypeError, match=r"Yields\.step_completed is a generator function"):
+        Dispatcher([Yields()])
+
+
 def test_r33_gather_hooks_takes_none_one_or_several():
     one, other = Recorder(), Recorder()
     assert gather_hooks(None) == ()

@@ -7,7 +7,9 @@ import math
 import threading
 import time
 from dataclasses import FrozenInstanceError, fields
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import rollmesh
@@ -166,6 +168,15 @@ def test_r4_a_check_takes_the_name_of_any_field():
     assert check_duration("max_episode_seconds", 3) == 3.0
     with pytest.raises(InvalidSpec, match=r"^max_episode_seconds: wants more than 0"):
         check_duration("max_episode_seconds", 0)
+
+
+@pytest.mark.parametrize("value", [np.float32(2.5), np.float16(2.5), Fraction(5, 2)])
+def test_r4_numbers_of_other_types_are_durations_too(value):
+    limit = Limits(env_step_s=value).env_step_s
+    assert (limit, type(limit)) == (2.5, float)
+    assert Limits(env_step_s=np.int64(3)).env_step_s == 3.0
+    with pytest.raises(InvalidSpec, match="wants a number"):
+        Limits(env_step_s=np.bool_(True))
 
 
 def vars_of(limits):

@@ -32,6 +32,14 @@ def test_context_has_its_own_state_and_fixed_fields():
         other.seed = 1  # type: ignore[misc]
 
 
+def test_a_context_is_known_by_identity_whatever_its_state_holds():
+    one, other = EpisodeContext(episode_id="e"), EpisodeContext(episode_id="e")
+    one.state["h"] = other.state["h"] = np.zeros(2)
+    assert one != other
+    assert [other, one].index(one) == 1
+    assert {one: 1, other: 2}[one] == 1
+
+
 def test_a_missing_corner_says_what_to_call():
     class Chunks(Model):
         def predict_chunk(self, observation):
@@ -105,6 +113,20 @@ def test_a_built_in_gets_the_observation_only():
 )
 def test_a_corner_that_cannot_be_called_is_refused_before_it_is(function, words):
     with pytest.raises(InvalidSpec, match=words):
+        bind(function, "f")
+
+
+async def _waits(observation):
+    return observation
+
+
+def _yields(observation):
+    yield observation
+
+
+@pytest.mark.parametrize("function", [_waits, _yields])
+def test_a_corner_that_would_return_no_action_is_refused_before_it_is_called(function):
+    with pytest.raises(InvalidSpec, match=r"f is a (coroutine|generator) function; .* plain"):
         bind(function, "f")
 
 

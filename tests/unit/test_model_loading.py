@@ -7,6 +7,7 @@ import sys
 import threading
 import types
 import zipfile
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -101,6 +102,52 @@ def test_an_instance_is_loaded_once_however_often_it_is_opened():
     for _ in range(2):
         first_action(opened(policy))
     assert [entry for entry, _ in policy.tape].count("load") == 1
+
+
+def test_an_instance_that_lets_nobody_set_attributes_is_loaded_once_too():
+    loads = []
+
+    @dataclass(frozen=True)
+    class Frozen(Model):
+        value: float = 0.5
+
+        def load(self):
+            loads.append(self)
+
+        def predict(self, observation):
+            return np.full(2, self.value, np.float32)
+
+    policy = Frozen()
+    for _ in range(2):
+        assert first_action(opened(policy)).tolist() == [0.5, 0.5]
+    assert loads == [policy]
+
+
+class Forgets:
+    """A policy with the reset that others call before an episode."""
+
+    def predict(self, observation):
+        return np.zeros(2, np.float32)
+
+    def reset(self):
+        raise AssertionError("nobody calls it")
+
+
+def test_a_reset_that_nobody_calls_is_told_once(caplog):
+    class Told(Forgets):
+        def on_episode_start(self, context):
+            pass
+
+    shared = SharedPolicy(Forgets(), model_kwargs=None, conformance="warn")
+    for _ in range(2):
+        first_action(shared.port(Box((3,)), SPACE))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "Forgets has a reset method, which is not called" in record.getMessage()
+    assert "on_episode_start" in record.getMessage()
+    caplog.clear()
+    first_action(opened(Told()))
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("given", [Policy, "policies_for_tests:Policy"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from typing import Any
 
 import gymnasium as gym
@@ -342,6 +344,23 @@ def test_a_vector_env_of_one_lane_in_every_mode(mode: AutoresetMode) -> None:
             (4, 2, 3.0),
         ]
     env.close()
+
+
+def test_infos_are_plain_dicts_of_the_callers_own() -> None:
+    class Silent(Walk):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(seed=seed, options=options)[0], {}
+
+        def step(self, action: Any) -> Any:
+            return (*super().step(action)[:4], {})
+
+    with Session(Chunks(), Silent()) as session:
+        _, first = session.reset(seed=1)
+        for info in (first, session.step().info):
+            assert json.dumps(info) == "{}"
+            assert copy.deepcopy(info) == {}
+            info["mine"] = 1
+        assert session.step().info == {}
 
 
 def test_more_than_one_lane_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rollmesh.errors import InvalidSpec
@@ -195,6 +196,13 @@ def test_r2_an_invalid_spec_is_a_value_error():
 def test_r2_seeds_fix_the_number_of_episodes():
     assert spec_for(ToyEnv(), episode_seeds=[5, 6, 7]).max_episodes == 3
     assert spec_for(ToyEnv(), episode_seeds=[5, 6, 7], max_episodes=2).max_episodes == 2
+
+
+@pytest.mark.parametrize("value", [np.float32(2.5), np.int64(3)])
+def test_r27_a_cap_of_a_numpy_type_becomes_a_plain_number(value):
+    seconds = spec_for(ToyEnv(), max_episode_seconds=value).max_episode_seconds
+    assert (seconds, type(seconds)) == (float(value), float)
+    assert type(spec_for(ToyEnv(), max_episode_seconds=3).max_episode_seconds) is int
 
 
 def test_r3_unspecified_means_disabled():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatistics
+from gymnasium.wrappers.vector import DictInfoToList, NormalizeObservation, RecordEpisodeStatistics
 
 from rollmesh import ports
 from rollmesh.endpoint.envs.vector_env import VectorEnvPort
@@ -156,6 +156,17 @@ def test_c02_c04_same_step_tells_how_the_episode_ended(kind, async_envs):
     assert end.final_info == {"t": 3, "is_success": False}
 
 
+def test_c04_same_step_tells_the_end_where_infos_are_a_list_of_dicts_too():
+    port = VectorEnvPort(DictInfoToList(sync(2, 3, mode=AutoresetMode.SAME_STEP)))
+    port.reset(reset_request(2))
+    assert step(port).completions == ()
+    reply = step(port)
+    (end,) = reply.completions
+    assert port.contract.observation_space.codec.decode(end.final_observation).tolist() == [2, -1]
+    assert end.final_info == {"t": 2, "is_success": True}
+    assert reply.infos == ({"lane": 0}, {"t": 2})
+
+
 @pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP])
 def test_async_masked_resets(async_envs, mode):
     port = VectorEnvPort(async_envs(1, 5, mode=mode))
@@ -222,6 +233,13 @@ def test_seeds_are_exact_and_in_lane_order():
     port.reset(reset_request(2, env_indices=(0, 2), seeds=(2**40, 5)))
     assert [e.seed for e in env.envs] == [2**40, 2, 5]
     assert type(env.envs[0].seed) is int
+
+
+def test_what_a_lane_does_to_its_options_reaches_no_later_reset():
+    port = VectorEnvPort(sync(2, 3))
+    port.reset(reset_request(2, options=(given := {"goal": [1]}, given)))
+    port.env.envs[0].options["goal"].append(2)
+    assert given == {"goal": [1]}
 
 
 def test_equal_options_are_one_reset():

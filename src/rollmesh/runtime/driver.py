@@ -192,6 +192,7 @@ class RouteDriver:
 
     def _succeed(self, route: Route, ticker: Ticker, reason: str) -> RouteReport:
         spec = self._spec
+        self._dispatcher.is_over = True
         close_s = spec.limits.close_s
         is_quiet = ticker.stop(close_s)
         route.announcer.session_ended(reason, route.total_steps, route.total_episodes)
@@ -199,6 +200,7 @@ class RouteDriver:
 
     def _fail(self, route: Route, engine: Engine, ticker: Ticker, error: BaseException) -> NoReturn:
         spec = self._spec
+        self._dispatcher.is_over = True
         ticker.pause()
         reason = str(error) or type(error).__name__
         snapshot = self._final_telemetry(route, spec.limits.close_s)
@@ -211,6 +213,7 @@ class RouteDriver:
 
     def _shut_down(self, route: Route, engine: Engine, reason: str) -> None:
         """Release the adapter and close the env, together, each bounded; raise nothing (R28)."""
+        self._dispatcher.is_over = True
         tasks: list[Task] = []
         if engine.is_abandoned("model"):
             route.announcer.log(

@@ -185,34 +185,66 @@ class Dispatcher:
     For each event an attribute of its name holds what emits it, or None where no hook wants it: the
     route then does not build the event.
 
-    Guarantees: what an observer raises is logged and never raised, KeyboardInterrupt excepted; what
-    goes wrong in a transform is raised as `TransformFault` and never logged.
+    Guarantees: what an observer raises is logged and never raised, KeyboardInterrupt excepted while
+    the route is not over; what goes wrong in a transform is raised as `TransformFault` and never
+    logged.
+
+    Attributes:
+        is_over: Set by the route once it has come to its end: a Ctrl-C in an observer then ends
+            that observer's call, and nothing else.
 
     Raises:
-        TypeError: An object has none of the hook methods, is a class, or a method is a coroutine
-            function.
+        TypeError: An object has none of the hook methods, is a class, or a method is a coroutine or
+            generator function.
     """
 
     def __init__(self, hooks: Sequence[object]) -> None:
         for hook in hooks:
             _refuse_non_hook(hook)
-        self.env_connected = _observer("env_connected", hooks)
-        self.model_connected = _observer("model_connected", hooks)
-        self.session_started = _observer("session_started", hooks)
-        self.episode_started = _observer("episode_started", hooks)
-        self.observation_emitted = _observer("observation_emitted", hooks)
-        self.action_received = _observer("action_received", hooks)
-        self.step_completed = _observer("step_completed", hooks)
-        self.episode_completed = _observer("episode_completed", hooks)
-        self.episode_errored = _observer("episode_errored", hooks)
-        self.log = _observer("log", hooks)
-        self.session_ended = _observer("session_ended", hooks)
-        self.session_failed = _observer("session_failed", hooks)
-        self.on_telemetry = _observer("on_telemetry", hooks)
-        self.on_worker_changed = _observer("on_worker_changed", hooks)
-        self.on_episodes_stored = _observer("on_episodes_stored", hooks)
+        self.is_over = False
+        self.env_connected = self._observer("env_connected", hooks)
+        self.model_connected = self._observer("model_connected", hooks)
+        self.session_started = self._observer("session_started", hooks)
+        self.episode_started = self._observer("episode_started", hooks)
+        self.observation_emitted = self._observer("observation_emitted", hooks)
+        self.action_received = self._observer("action_received", hooks)
+        self.step_completed = self._observer("step_completed", hooks)
+        self.episode_completed = self._observer("episode_completed", hooks)
+        self.episode_errored = self._observer("episode_errored", hooks)
+        self.log = self._observer("log", hooks)
+        self.session_ended = self._observer("session_ended", hooks)
+        self.session_failed = self._observer("session_failed", hooks)
+        self.on_telemetry = self._observer("on_telemetry", hooks)
+        self.on_worker_changed = self._observer("on_worker_changed", hooks)
+        self.on_episodes_stored = self._observer("on_episodes_stored", hooks)
         self.transform_observation = _transform("transform_observation", hooks)
         self.transform_action = _transform("transform_action", hooks)
+
+    def _observer(self, name: str, hooks: Sequence[object]) -> Observer | None:
+        """Return what emits an event to every hook that wants it, or None if none does."""
+        calls = [(method, _failure_log(hook, name)) for hook, method in _named_methods(name, hooks)]
+        if not calls:
+            return None
+        first, log_first = calls[0]
+
+        def emit_to_one(event: Any) -> None:
+            try:
+                first(event)
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                if isinstance(error, KeyboardInterrupt) and not self.is_over:
+                    raise
+                log_first(error)
+
+        def emit(event: Any) -> None:
+            for method, log_failure in calls:
+                try:
+                    method(event)
+                except (Exception, SystemExit, KeyboardInterrupt) as error:
+                    if isinstance(error, KeyboardInterrupt) and not self.is_over:
+                        raise
+                    log_failure(error)
+
+        return emit if len(calls) > 1 else emit_to_one
 
 
 def gather_hooks(hooks: object) -> tuple[object, ...]:
@@ -247,6 +279,11 @@ def _refuse_non_hook(hook: object) -> None:
                 f"{type(hook).__name__}.{name} is a coroutine function; hooks are plain functions: "
                 f"write `def {name}(...)`"
             )
+        if inspect.isgeneratorfunction(method):
+            raise TypeError(
+                f"{type(hook).__name__}.{name} is a generator function, of which nothing would "
+                "run; hooks are plain functions: write it without yield"
+            )
     if any(methods.values()) or (isinstance(hook, Hooks) and not _adds_methods(hook)):
         return
     raise TypeError(f"hooks got {hook!r}, which has none of the hook methods: {', '.join(methods)}")
@@ -277,34 +314,18 @@ def _named_methods(name: str, hooks: Sequence[object]) -> list[tuple[str, Callab
     return found
 
 
-def _observer(name: str, hooks: Sequence[object]) -> Observer | None:
-    """Return what emits an event to every hook that wants it, or None if none does."""
-    calls = [(method, _failure_log(hook, name)) for hook, method in _named_methods(name, hooks)]
-    if not calls:
-        return None
-    first, log_first = calls[0]
-
-    def emit_to_one(event: Any) -> None:
-        try:
-            first(event)
-        except (Exception, SystemExit) as error:  # noqa: BLE001
-            log_first(error)
-
-    def emit(event: Any) -> None:
-        for method, log_failure in calls:
-            try:
-                method(event)
-            except (Exception, SystemExit) as error:  # noqa: BLE001
-                log_failure(error)
-
-    return emit if len(calls) > 1 else emit_to_one
-
-
 def _failure_log(hook_name: str, event_name: str) -> Callable[[BaseException], None]:
     """Return what logs a failing observer; of a step event only the first time above DEBUG."""
     levels = [logging.ERROR]
 
     def log_failure(error: BaseException) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            _logger.warning(
+                "hooks.interrupted hook=%s event=%s (the route is over, and nothing else is lost)",
+                hook_name,
+                event_name,
+            )
+            return
         _logger.log(
             levels[0],
             "hooks.failed hook=%s event=%s error=%r (the route goes on)",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -133,11 +133,19 @@ class ManualDriver(RouteDriver):
     Calls out of order are the caller's to prevent (`is_running`).
     """
 
-    def begin(self, cancel: CancelToken) -> None:
+    def begin(
+        self, cancel: CancelToken, *, is_forgotten: Callable[[], bool] = lambda: False
+    ) -> None:
         """Start the session.
+
+        Args:
+            cancel: Stops it.
+            is_forgotten: Whether nobody is left who could turn or finish it, asked from the
+                ticker's thread: the ticker then stops, and no more.
 
         Raises:
             InvalidSpec: The endpoint cannot do what the spec asks; nothing was touched.
+            RouteCancelled: A Ctrl-C came meanwhile; all is shut down.
         """
         self._ran = True
         spec = self._spec
@@ -162,12 +170,16 @@ class ManualDriver(RouteDriver):
         self._ticker = Ticker(
             spec.limits.telemetry_window_s,
             lambda: self._push_window(self._route),
-            self._hand_engine.overdue,
+            self._look,
             self._clock,
         )
+        self._is_forgotten = is_forgotten
         self.is_over = False
-        self._ticker.start()
-        self._route.announcer.session_started()
+        try:
+            self._ticker.start()
+            self._route.announcer.session_started()
+        except KeyboardInterrupt:
+            self._give_up(self._interrupted())
 
     @property
     def is_running(self) -> bool:
@@ -231,6 +243,7 @@ class ManualDriver(RouteDriver):
 
     def finish(self) -> RouteReport:
         """End the session: shut down, `session_ended`, final telemetry, report."""
+        self._dispatcher.is_over = True
         self._interrupt()
         self.is_over = True
         self._shut_down(self._route, self._hand_engine, CLOSED)
@@ -277,6 +290,14 @@ class ManualDriver(RouteDriver):
         )
         self._hand_engine.run([task])
         return replies[0] if replies else None
+
+    def _look(self) -> None:
+        """Name what is overdue, until the session is forgotten; called from the ticker."""
+        if not self.is_over and self._is_forgotten():
+            self.is_over = True
+            self._ticker.stop(0.0)
+        else:
+            self._hand_engine.overdue()
 
     def _interrupted(self) -> RouteCancelled:
         """Return what a Ctrl-C outside of user code comes to."""

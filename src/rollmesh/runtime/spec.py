@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal, cast
 
 from rollmesh.errors import InvalidSpec
@@ -127,7 +128,8 @@ class SessionSpec:
         for name in ("max_episodes", "max_episode_steps", "execution_horizon"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
-        _check_seconds("max_episode_seconds", self.max_episode_seconds)
+        seconds = _plain_seconds("max_episode_seconds", self.max_episode_seconds)
+        object.__setattr__(self, "max_episode_seconds", seconds)
         _check_choice("replan", self.replan, ("lane", "batch"))
         _check_choice("budget", self.budget, ("starts", "completions"))
         _check_choice("on_error", self.on_error, ("raise", "continue"))
@@ -281,13 +283,17 @@ def _check_count(name: str, value: Any) -> None:
         raise InvalidSpec(name, f"wants an int of 1 or more, got {value!r}")
 
 
-def _check_seconds(name: str, value: Any) -> None:
+def _plain_seconds(name: str, value: Any) -> float | None:
+    """Return a positive duration as a plain number; NumPy's numbers become one."""
     if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidSpec(name, f"wants a number of seconds, got {value!r}")
-    if math.isnan(value) or value <= 0:
+    number: Any = value
+    plain: float = number if type(number) in (int, float) else float(number)
+    if math.isnan(plain) or plain <= 0:
         raise InvalidSpec(name, f"wants more than 0 seconds, got {value!r}")
+    return plain
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rollmesh.errors import InvalidValue
+from rollmesh.endpoint.envs.contracts import read_autoreset_mode
+from rollmesh.errors import InvalidSpec, InvalidValue
 from rollmesh.spaces.conformance import Checker
 from rollmesh.spaces.gymnasium import to_gymnasium
 from rollmesh.testing.playing import Broken, is_step_answer, kind, told
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rollmesh.spaces.space import Space
     from rollmesh.testing.findings import CheckReport
 
 _COMPARED_STEPS = 20
-_MODES = ("NEXT_STEP", "SAME_STEP", "DISABLED")
 
 
 def check_vector_env(
@@ -59,15 +58,15 @@ class _VectorCheck:
         """Return the declared autoreset mode's name."""
         metadata: Mapping[str, Any] = getattr(self._env, "metadata", None) or {}
         declared = metadata.get("autoreset_mode")
-        name = str(getattr(declared, "name", declared))
-        if name not in _MODES:
+        try:
+            return read_autoreset_mode(declared).name
+        except InvalidSpec as exc:
             self._report.fail(
                 "autoreset",
                 f"metadata['autoreset_mode'] is {declared!r}; declare one of "
                 "gymnasium.vector.AutoresetMode, or nobody knows which observation ends an episode",
             )
-            raise Broken
-        return name
+            raise Broken from exc
 
     def seeds(self, seed: int) -> None:
         """Check that a seed a lane is taken and decides the lane's episode."""
@@ -117,8 +116,7 @@ class _VectorCheck:
 
     def _same_step(self, lane: int, _ended: Any, _rows: list[bytes], info: Any) -> None:
         for key in ("final_obs", "final_info"):
-            mask = info.get(f"_{key}")
-            if info.get(key) is None or mask is None or not bool(np.asarray(mask)[lane]):
+            if not _is_told(info, key, lane):
                 self._report.fail(
                     "autoreset",
                     f"lane {lane} ended without info[{key!r}] (SAME_STEP): the last observation "
@@ -211,3 +209,11 @@ class _VectorCheck:
             b"".join(bytes(part) for part in codec.to_buffers(codec.take(leaves, [k])))
             for k in range(self._n)
         ]
+
+
+def _is_told(infos: Mapping[str, Any] | Sequence[Mapping[str, Any]], key: str, lane: int) -> bool:
+    """Return whether a lane's info has this key: with its mask, or in a list with a dict a lane."""
+    if not isinstance(infos, Mapping):
+        return infos[lane].get(key) is not None
+    mask = infos.get(f"_{key}")
+    return infos.get(key) is not None and mask is not None and bool(np.asarray(mask)[lane])

@@ -160,6 +160,23 @@ def _metadata(env: Any, report: Report) -> Info:
     return carry(metadata, lambda path, detail: report(f"metadata, {path}", detail))
 
 
+def read_autoreset_mode(declared: Any) -> AutoresetMode:
+    """Return the mode that a vector env declares, as a member of an enum or as a text.
+
+    Raises:
+        InvalidSpec: It is no known one.
+    """
+    name = str(getattr(declared, "value", declared))
+    plain = name.replace("_", "").replace("-", "").replace(" ", "").lower()
+    for mode in AutoresetMode:
+        if mode.value.replace("_", "") == plain:
+            return AutoresetMode.DISABLED if mode is AutoresetMode.UNSPECIFIED else mode
+    raise InvalidSpec(
+        "env.metadata['autoreset_mode']",
+        f"wants NEXT_STEP, SAME_STEP or DISABLED, got {declared!r}",
+    )
+
+
 def _autoreset_mode(env: Any, report: Report) -> AutoresetMode:
     """Read the declared mode; a vector env that declares none has Gymnasium's old NEXT_STEP."""
     metadata: Mapping[str, Any] | str | None = getattr(env, "metadata", None)
@@ -172,12 +189,4 @@ def _autoreset_mode(env: Any, report: Report) -> AutoresetMode:
             f"{env_id(env)} declares none; taken as NEXT_STEP, as Gymnasium does",
         )
         return AutoresetMode.NEXT_STEP
-    name = str(getattr(declared, "value", declared))
-    plain = name.replace("_", "").replace("-", "").replace(" ", "").lower()
-    for mode in AutoresetMode:
-        if mode.value.replace("_", "") == plain:
-            return AutoresetMode.DISABLED if mode is AutoresetMode.UNSPECIFIED else mode
-    raise InvalidSpec(
-        "env.metadata['autoreset_mode']",
-        f"wants NEXT_STEP, SAME_STEP or DISABLED, got {declared!r}",
-    )
+    return read_autoreset_mode(declared)

@@ -11,6 +11,7 @@ from typing import Any
 from rollmesh.endpoint.envs.contracts import scalar_contract
 from rollmesh.endpoint.envs.step_values import (
     bad_step,
+    own_options,
     read_flag,
     read_info,
     read_reset,
@@ -90,7 +91,7 @@ class GymEnvPort:
         options = request.options[0] if request.options else None
         lane = self._env_index
         try:
-            result = self.env.reset(seed=seed, options=None if options is None else dict(options))
+            result = self.env.reset(seed=seed, options=own_options(options))
         except BaseException as exc:
             raise fault_from(exc, env_index=lane, where="env.reset") from exc
         observation, info = read_reset(result)

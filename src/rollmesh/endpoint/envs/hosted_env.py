@@ -5,6 +5,7 @@ The thread can be abandoned with the call under way, and the env built anew on a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import time
@@ -24,6 +25,7 @@ from rollmesh.ports import (
     ResetRequest,
     StepReply,
     StepRequest,
+    SubmitsOperations,
 )
 
 _logger = logging.getLogger(__name__)
@@ -249,6 +251,19 @@ def leave(port: Any) -> None:
     let_go = getattr(port, "leave", None)
     if let_go is not None:
         let_go()
+
+
+def end_unwaited(port: Any, method: str, request: Any) -> None:
+    """Have a port do the last thing asked of it, on its own thread and without a wait.
+
+    One that is called where its caller is gets no call, and lets go of its connection.
+    """
+    if not isinstance(port, SubmitsOperations):
+        leave(port)
+        return
+    answers: list[Any] = []
+    with contextlib.suppress(RuntimeError):  # it was abandoned
+        port.submit(method, request, answers.append, ())
 
 
 def build_all(hosts: Sequence[HostedEnv], timeout_s: float | None) -> None:

@@ -8,7 +8,7 @@ first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -99,6 +99,30 @@ def read_info(value: _Returned, report: Report, env_index: int | None = None) ->
     if not isinstance(value, Mapping):
         raise nonsense(f"info: wants a dict, got {show(value)}", env_index=env_index)
     return carry(value, report) if value else NO_INFO
+
+
+def own_options(options: Info | None) -> dict[str, Any] | None:
+    """Return a copy of reset options that the env may write into; other objects are shared."""
+    return None if options is None else {name: _own(value, {}) for name, value in options.items()}
+
+
+def _own(value: Any, known: dict[int, Any]) -> Any:
+    """Return a copy of a value; `known` has those of the containers around it, by their id."""
+    kind = cast("type[Any]", type(value))
+    if kind is np.ndarray or kind is set:
+        return value.copy()
+    if kind is tuple:
+        return tuple([_own(part, known) for part in value])
+    if kind is not dict and kind is not list:
+        return value
+    if id(value) not in known:  # else it holds itself
+        copy = cast("Any", kind)()
+        known[id(value)] = copy
+        if kind is list:
+            copy.extend([_own(part, known) for part in value])
+        else:
+            copy.update({name: _own(part, known) for name, part in value.items()})
+    return known[id(value)]
 
 
 def read_rewards(values: Any, count: int) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ from rollmesh.endpoint.envs.contracts import vector_contract
 from rollmesh.endpoint.envs.step_values import (
     bad_step,
     nonsense,
+    own_options,
     read_flags,
     read_reset,
     read_rewards,
@@ -53,7 +54,7 @@ _FINAL_OBSERVATION = ("final_obs", "final_observation")
 _FINAL_INFO = "final_info"
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-_Infos: TypeAlias = "dict[str, Any] | list[Any] | tuple[Any, ...] | None"
+_Infos: TypeAlias = "Mapping[str, Any] | list[Any] | tuple[Any, ...] | None"
 
 
 class VectorEnvPort:
@@ -162,7 +163,7 @@ class VectorEnvPort:
         masked: bool,
     ) -> tuple[Leaves, tuple[Info, ...]]:
         """Call the env's reset once; return its whole batch and an info per lane of the env."""
-        given: dict[str, Any] | None = None if options is None else dict(options)
+        given = own_options(options)
         if masked:
             mask = np.zeros(self._count, np.bool_)
             mask[list(lanes)] = True
@@ -213,7 +214,7 @@ class VectorEnvPort:
         if True in ends or True in cuts:
             over = [lane for lane in range(count) if ends[lane] or cuts[lane]]
         finals: Mapping[str, Any] = {}
-        if self._same_step and isinstance(infos, Mapping):
+        if self._same_step and isinstance(infos, (Mapping, list, tuple)):
             finals, infos = _take_finals(infos)
         leaves = self._encode(observation, self._step_observations)
         odd = self._take_odd(range(count)) if self._found else []
@@ -262,6 +263,8 @@ class VectorEnvPort:
             return None
         try:
             if isinstance(said, list) or (isinstance(said, np.ndarray) and said.dtype == object):
+                if said[lane] is None:
+                    return None
                 leaves = self._observations.encode(said[lane], self._checker)
                 odd = self._take_odd(None)
             else:
@@ -319,7 +322,7 @@ class VectorEnvPort:
         return [OddValue(row, kind, path) for row, kind, path in kinds]
 
     def _infos(self, infos: _Infos) -> tuple[Info, ...]:
-        if type(infos) is dict and not infos:
+        if isinstance(infos, dict) and not infos:
             return self._no_infos
         if infos is None:
             self._reporter("info", "is None where a dict is expected; taken as empty")
@@ -367,9 +370,22 @@ def _same_options(one: Info | None, other: Info | None) -> bool:
         return False
 
 
-def _take_finals(infos: Mapping[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Part what belongs to ended episodes from the infos of the step."""
+def _take_finals(
+    infos: Mapping[str, Any] | Sequence[Any],
+) -> tuple[Mapping[str, Any], Mapping[str, Any] | list[Any]]:
+    """Part what belongs to ended episodes from the infos of the step, of either form."""
     keys = (*_FINAL_OBSERVATION, _FINAL_INFO)
-    masks = tuple(f"_{key}" for key in keys)
-    finals = {key: infos[key] for key in keys if key in infos}
-    return finals, {k: v for k, v in infos.items() if k not in keys and k not in masks}
+    if isinstance(infos, Mapping):
+        left_out = {*keys, *[f"_{key}" for key in keys]}
+        finals = {key: infos[key] for key in keys if key in infos}
+        return finals, {key: value for key, value in infos.items() if key not in left_out}
+    finals: dict[str, Any] = {}
+    rest: list[Any] = list(infos)
+    row: Mapping[str, Any] | str | None
+    for lane, row in enumerate(rest):
+        if isinstance(row, Mapping):
+            for key in keys:
+                if key in row:
+                    finals.setdefault(key, [None] * len(rest))[lane] = row[key]
+            rest[lane] = {key: value for key, value in row.items() if key not in keys}
+    return finals, rest

@@ -80,8 +80,16 @@ def bind(function: Callable[..., Any], name: str) -> Corner:
     """Return the function as a corner: `context` and `horizon` are passed if it names them.
 
     Raises:
-        InvalidSpec: It cannot take an observation, or needs something else.
+        InvalidSpec: It cannot take an observation, needs something else, or is no plain function.
     """
+    for is_one, kind in (
+        (inspect.iscoroutinefunction, "coroutine"),
+        (inspect.isgeneratorfunction, "generator"),
+    ):
+        if is_one(function):
+            raise InvalidSpec(
+                "model", f"{name} is a {kind} function; give a plain one, which returns the action"
+            )
     context, horizon = _wanted(function, name)
     if context and horizon:
         return lambda observation, c, h: function(observation, context=c, horizon=h)

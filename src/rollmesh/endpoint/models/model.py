@@ -20,7 +20,8 @@ _FIELDS = ("episode_id", "seed", "policy_seed", "state")
 class EpisodeContext(Mapping[str, Any]):
     """The episode that an observation belongs to: one object from its first predict to its end.
 
-    Its fields can also be read as keys: `context["episode_id"]`, `context.get("seed")`.
+    Its fields can also be read as keys: `context["episode_id"]`, `context.get("seed")`. Two
+    contexts are equal only if they are the same object, so that one may be a key itself.
 
     Attributes:
         episode_id: Id of the episode.
@@ -45,6 +46,12 @@ class EpisodeContext(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(_FIELDS)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
 
 class Model:

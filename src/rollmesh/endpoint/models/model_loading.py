@@ -22,6 +22,7 @@ limits need a class. A module is always imported on the caller's thread.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ from rollmesh.ports import EnvContract, ModelPort
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.spaces.conformance import Checker, Policy, Report
 from rollmesh.spaces.space import Space
+
+_logger = logging.getLogger(__name__)
 
 _FIELD = "model"
 _LOADED = "_rollmesh_is_loaded"
@@ -418,13 +421,26 @@ def _open_on_thread(
 
 def _load_once(port: LocalModel, model: object) -> None:
     """Load the policy; a `Model` that an earlier evaluation loaded is not loaded again."""
+    if not getattr(model, _LOADED, False):
+        _tell_of_reset(model)
     if isinstance(model, Model):
         if getattr(model, _LOADED, False):
             return
         port.load()
-        setattr(model, _LOADED, True)
+        object.__setattr__(model, _LOADED, True)  # also where the class lets nobody set any
     else:
         port.load()
+
+
+def _tell_of_reset(model: object) -> None:
+    """Warn of a policy that expects to be reset before an episode, as other packages do."""
+    if overridden(model, "reset") is not None and overridden(model, "on_episode_start") is None:
+        _logger.warning(
+            "policy_reset_not_called: %s has a reset method, which is not called, as several "
+            "episodes may be under way; keep what belongs to an episode in context.state, or give "
+            "it on_episode_start(context)",
+            type(model).__name__,
+        )
 
 
 def _refuse_kwargs(model_kwargs: Mapping[str, Any] | None, what: str) -> None:

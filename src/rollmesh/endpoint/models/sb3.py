@@ -12,11 +12,14 @@ import importlib
 import json
 import os
 import sys
-from typing import Any
+from typing import Any, cast
 
-from rollmesh.endpoint.models.model import Model
+import numpy as np
+
+from rollmesh.endpoint.models.model import EpisodeContext, Model
 from rollmesh.errors import InvalidSpec
 
+_MEMORY = "memory"
 _ALGORITHMS = ("PPO", "A2C", "DQN", "SAC", "TD3", "DDPG")
 _SIGNS = (
     ("PPO", "clip_range"),
@@ -31,19 +34,42 @@ _SIGNS = (
 class StableBaselinesPolicy(Model):
     """A trained Stable-Baselines3 algorithm, asked for its deterministic action.
 
+    What a recurrent one (`RecurrentPPO`) remembers of an episode is kept with the episode; it is
+    asked row by row.
+
     Args:
         algorithm: A loaded algorithm: anything whose `predict(observation, deterministic=True)`
-            returns (actions, states).
+            returns (actions, states) and which takes states that are not None back as `state`.
     """
 
     def __init__(self, algorithm: Any) -> None:
         self.algorithm = algorithm
+        self._is_recurrent = False
 
-    def predict(self, observation: Any) -> Any:
-        return self.algorithm.predict(observation, deterministic=True)[0]
+    def predict(self, observation: Any, context: EpisodeContext) -> Any:
+        memory = context.state.get(_MEMORY)
+        given = {} if memory is None else {"state": memory}
+        action, memory = self.algorithm.predict(observation, deterministic=True, **given)
+        if memory is not None:
+            self._is_recurrent = True
+            context.state[_MEMORY] = memory
+        return action
 
-    def predict_batch(self, observations: Any) -> Any:
-        return self.algorithm.predict(observations, deterministic=True)[0]
+    def predict_batch(self, observations: Any, context: tuple[EpisodeContext, ...]) -> Any:
+        if not self._is_recurrent:
+            actions, memories = self.algorithm.predict(observations, deterministic=True)
+            if memories is None:
+                return actions
+        rows = [self.predict(_row(observations, row), one) for row, one in enumerate(context)]
+        return np.stack(rows)
+
+
+def _row(observations: Any, row: int) -> Any:
+    """Return one row of a batch."""
+    if isinstance(observations, dict):
+        table = cast("dict[str, Any]", observations)
+        return {name: _row(part, row) for name, part in table.items()}
+    return observations[row]
 
 
 def is_algorithm(model: object) -> bool:

@@ -104,5 +104,7 @@ def _with_time_axis(space: Space, tensor: Any) -> np.ndarray[Any, Any]:
                 f"the module returned {tensor.shape[1]} numbers a row, which are no scores of "
                 f"{space.n} actions; give it {space.n} outputs",
             )
+    if str(tensor.dtype) == "torch.bfloat16":  # which NumPy lacks
+        tensor = tensor.float()
     axes = 1 + len(getattr(space, "shape", ()))
     return (tensor.unsqueeze(1) if tensor.ndim == axes else tensor).cpu().numpy()
