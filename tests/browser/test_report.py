@@ -34,6 +34,11 @@ const box = (e) => {
   const r = e.getBoundingClientRect();
   return [r.width, r.height, r.left, r.right];
 };
+const lines = (e) => {
+  const range = document.createRange();
+  range.selectNodeContents(e);
+  return range.getClientRects().length;
+};
 const all = (s) => [...document.querySelectorAll(s)];
 const column = (table, n) => [...table.tBodies[0].rows].map((row) => row.cells[n].dataset.sort);
 const tasks = all("table").find((t) => t.caption.textContent.startsWith("Intervals"));
@@ -52,6 +57,7 @@ out.textContent = JSON.stringify({
   sections: all("section, .tiles > div").map(box),
   charts: all("svg").map(box),
   marks: all("svg rect, svg circle").map(box),
+  lines: all("tbody th").filter((e) => e.textContent === "predict").map(lines),
   background: getComputedStyle(document.body).backgroundColor,
   ink: getComputedStyle(document.body).color,
   evil: all("#evil").length,
@@ -208,6 +214,13 @@ def test_a_narrow_screen_scrolls_charts_and_not_the_page(browser, tmp_path):
     ).measured
     assert seen["scroll"] <= seen["width"]
     assert all(right <= seen["width"] for _, _, _, right in seen["sections"])
+
+
+def test_a_narrow_screen_leaves_the_words_of_a_row_whole(browser, tmp_path):
+    seen = look(
+        browser, tmp_path, measuring(page(runs())), "--window-size=500,900", "--dump-dom"
+    ).measured
+    assert set(seen["lines"]) == {1}, "a word is not cut to a letter a line"
 
 
 def test_light_and_dark_differ_and_both_can_be_read(browser, tmp_path):

@@ -315,6 +315,30 @@ def test_ctrl_c_ends_a_hung_env_and_keeps_what_had_ended(here: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+def test_what_a_second_ctrl_c_leaves_knows_what_its_episodes_were_played_under(here: Path) -> None:
+    given = {"hang_on": 2, "length": 2}
+    options = ["--env-kwargs", json.dumps(given), "--max-episode-steps", "9", "--workers", "1"]
+    process = start(here, "-n", "3", *options, "--json", "--no-journal")
+    wait_for_first_episode(process)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert any("once more" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == exit_codes.INTERRUPTED
+    table = json.loads(out)
+    assert len(table["episodes"]) == 1
+    assert table["conditions"] == {
+        "env": f"{here.name}:Env",
+        "settings": {
+            "env_kwargs": {name: str(value) for name, value in given.items()},
+            "max_episode_steps": 9,
+        },
+        "tasks": {"": {}},
+    }
+
+
 class GaveUp(Exception):
     pass
 

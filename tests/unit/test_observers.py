@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from rollmesh import observers
 from rollmesh.errors import InvalidSpec
 from rollmesh.observers.observer import Numbers, Observer, phase_numbers
-from tests.unit.viewer_toys import completed, errored, metric, telemetry
+from tests.unit.viewer_toys import completed, episode, errored, metric, result, telemetry
 
 
 def test_an_unknown_name_is_refused_with_those_there_are():
@@ -34,6 +35,24 @@ def test_a_missing_library_is_a_sentence_with_what_to_install(monkeypatch, name,
     with pytest.raises(InvalidSpec) as info:
         observers.open(name)
     assert f"pip install 'rollmesh[{extra}]'" in str(info.value)
+
+
+class UnsupportedUriError(Exception):
+    """What MLflow raises for a store that its small package has not got."""
+
+
+@pytest.mark.parametrize("trouble", [UnsupportedUriError("sqlite"), OSError("refused")])
+def test_a_store_that_mlflow_has_not_got_is_a_sentence_with_the_cures(monkeypatch, trouble):
+    def client(uri):
+        raise trouble
+
+    for name in ("mlflow", "mlflow.entities"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(MlflowClient=client))
+    with pytest.raises(InvalidSpec, match="cannot watch this run") as info:
+        observers.open("mlflow")
+    is_store = isinstance(trouble, UnsupportedUriError)
+    assert ("MLFLOW_TRACKING_URI" in str(info.value)) is is_store
+    assert ("pip install mlflow" in str(info.value)) is is_store
 
 
 def test_a_wrong_option_is_a_sentence():
@@ -78,6 +97,18 @@ def test_a_summary_has_rates_and_means_with_their_intervals():
     assert table["mean_return"] == 1.5
     assert table["mean_return_low"] < 1.5 < table["mean_return_high"]
     assert Numbers().summary() == {"episodes": 0, "errored": 0, "steps": 0}
+
+
+def test_the_interval_of_several_tasks_is_that_of_the_result():
+    numbers, episodes = Numbers(), []
+    for index in range(40):
+        reward, task = float(100 * (index % 2) + index % 7), ("lift", "pour")[index % 2]
+        numbers.add(completed(index, reward, task=task))
+        episodes.append(episode(index, reward, task=task))
+    low, high = result(episodes).return_interval
+    table = numbers.summary()
+    assert table["mean_return_low"] == pytest.approx(low)
+    assert table["mean_return_high"] == pytest.approx(high)
 
 
 def test_phases_are_named_as_people_name_them():

@@ -107,6 +107,13 @@ def test_an_episode_before_the_session_and_a_close_without_its_end_lose_nothing(
     assert len(told.spans()) == len(told.spans("rollmesh.session")) == 1
 
 
+def test_what_goes_nowhere_is_told(caplog, told):
+    assert "opentelemetry.goes_nowhere" not in caplog.text
+    observers.open("opentelemetry").close()
+    assert "opentelemetry.goes_nowhere" in caplog.text
+    assert "opentelemetry-instrument" in caplog.text
+
+
 def test_calls_are_gauges_in_seconds(told):
     told.hook.on_telemetry(telemetry(metric("env.step", p50=1.5, p99=8.0)))
     points = told.metrics()["rollmesh.call.duration"]

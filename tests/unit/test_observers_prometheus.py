@@ -72,6 +72,21 @@ def test_calls_sum_over_windows_and_the_session_is_not_counted_again(watching):
     assert found[name, ("call", "step"), ("quantile", "0.99")] == pytest.approx(0.016)
 
 
+def test_calls_after_the_last_window_are_counted_too(watching):
+    name = "rollmesh_call_duration_seconds"
+    watching.on_telemetry(telemetry(metric("env.step", count=50, mean=2.0, p99=8.0)))
+    whole = (metric("env.step", count=80, mean=2.5, p99=9.0), metric("env.reset", count=3, p99=1.0))
+    watching.on_telemetry(telemetry(*whole, horizon="session"))
+    found = scraped(watching)
+    assert found[f"{name}_count", ("call", "step")] == 80
+    assert found[f"{name}_sum", ("call", "step")] == pytest.approx(0.2)
+    assert found[name, ("call", "step"), ("quantile", "0.99")] == pytest.approx(0.008)
+    assert found[f"{name}_count", ("call", "reset")] == 3
+    assert found[name, ("call", "reset"), ("quantile", "0.99")] == pytest.approx(0.001)
+    watching.on_telemetry(telemetry(metric("env.step", count=10, mean=2.0), horizon="session"))
+    assert scraped(watching)[f"{name}_count", ("call", "step")] == 90
+
+
 def test_a_scraper_sees_the_run_on_this_machine_only():
     with observers.open("prometheus") as hook:
         rollmesh.evaluate("random", "CartPole-v1", episodes=5, base_seed=0, hooks=hook)

@@ -131,3 +131,19 @@ def test_a_missing_attribute_offers_close_names(folder):
 def test_other_forms_are_refused(text):
     with pytest.raises(InvalidSpec, match="wants module:attribute"):
         load_attribute(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        ("./toys.py:policy", "write toys:policy"),
+        ("sub/toys.py:Net.best", "write sub.toys:Net.best"),
+        ("../toys.py:policy", "start in its folder and write toys:policy"),
+        ("/home/me/toys.py:policy", "start in its folder and write toys:policy"),
+        (".\\sub\\toys.py:policy", "write sub.toys:policy"),
+    ],
+)
+def test_a_file_with_what_is_in_it_is_refused_with_the_modules_name(text, cure):
+    with pytest.raises(InvalidSpec, match="model: names a file") as refused:
+        parse_target(text, field="model")
+    assert str(refused.value).endswith(cure)

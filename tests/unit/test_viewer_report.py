@@ -148,6 +148,15 @@ def test_an_empty_run_and_one_that_only_errored_have_a_page():
         assert f"{len(episodes)} of 3 planned episodes ended" in read.text
 
 
+def test_a_run_that_only_errored_is_told_beside_one_that_did_not():
+    good = ReportData(name="good", result=result([episode(0, 1.0), episode(1, 2.0)]))
+    bad = ReportData(name="bad", result=result([episode(0, 0.0, error="EnvFailed: boom")]))
+    for runs in ([good, bad], [bad, good]):
+        text = " ".join(Reader(page(runs)).words)
+        assert "bad: 0 episodes" in page(runs)
+        assert "EnvFailed: boom" in text
+
+
 def test_no_run_is_refused():
     with pytest.raises(ValueError, match="at least one run"):
         page([])

@@ -201,9 +201,9 @@ def test_the_last_line_is_the_result():
 # ------------------------------------------------------------------------------------ board
 
 
-def drawn(progress, width=110):
+def drawn(progress, width=110, title="model in env"):
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    console.print(render(progress, "model in env"))
+    console.print(render(progress, title))
     return console.file.getvalue()
 
 
@@ -232,6 +232,20 @@ def test_the_board_shows_all_there_is():
     ):
         assert words in text, words
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 110])
+def test_a_narrow_board_keeps_its_first_line_one(width):
+    run = Run(5, PlainLines(print))
+    busy(run.tally)
+    run.clock.advance(10)
+    title = "nets:Policy in my_robot:PickAndPlace-v1"
+    first, second = drawn(run.tally.read()[0], width, title).splitlines()[:2]
+    assert first.startswith("nets:")
+    assert "2/5 episodes" in first
+    assert "0:10" in first
+    assert "━" in first
+    assert second.startswith("success")
 
 
 def test_an_empty_board_can_be_drawn_and_a_large_one_is_bounded():

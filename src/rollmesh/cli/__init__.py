@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rollmesh.cli.compare_command import compare_command
     from rollmesh.cli.eval_command import eval_command
     from rollmesh.cli.export_command import export_command
+    from rollmesh.cli.output import OutputError
     from rollmesh.cli.power_command import power_command
     from rollmesh.cli.probe_command import probe_command
     from rollmesh.cli.report_command import report_command
@@ -63,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = " ".join(["rollmesh", *(error.command_chain or ())])
         print(f"error: {_told(error)}\nsee {command} --help", file=sys.stderr)
         return exit_codes.BAD_ARGUMENTS
+    except OutputError:
+        return exit_codes.FAILED
     finally:
         WORDS.reset(before)
     return code if isinstance(code, int) else exit_codes.OK

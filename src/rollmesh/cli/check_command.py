@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from rollmesh.cli import exit_codes
-from rollmesh.cli.eval_command import absolute_file, fix_working_directory, json_object, log_to
-from rollmesh.cli.flags import Whole
+from rollmesh.cli.eval_command import absolute_file, fix_working_directory, log_to
+from rollmesh.cli.flags import ConnectFlags, Whole, json_object
 from rollmesh.cli.output import own_output
 from rollmesh.errors import InvalidSpec, RollmeshError
 from rollmesh.limits import Limits
@@ -28,6 +28,7 @@ def check_env_command(
     seed: Whole = 0,
     max_steps: Whole = 1000,
     limits: str | None = None,
+    flags: Annotated[ConnectFlags | None, Parameter(name="*")] = None,
 ) -> int:
     """Play a few episodes of an env with random actions and say what is wrong with it.
 
@@ -36,7 +37,8 @@ def check_env_command(
     Parameters
     ----------
     target
-        A Gymnasium id (CartPole-v1, module:Name-v0) or module:callable.
+        A Gymnasium id (CartPole-v1, module:Name-v0), module:callable, or the address of a served
+        one.
     env_kwargs
         Keyword arguments for the env, as a JSON object.
     seed
@@ -54,7 +56,8 @@ def check_env_command(
             seed=seed,
             max_steps=max_steps,
             limits=Limits.from_json(json_object("--limits", limits) or {}),
-        )
+        ),
+        flags,
     )
 
 
@@ -66,6 +69,7 @@ def check_model_command(
     env_kwargs: str | None = None,
     model_kwargs: str | None = None,
     seed: Whole = 0,
+    flags: Annotated[ConnectFlags | None, Parameter(name="*")] = None,
 ) -> int:
     """Ask a model for actions on observations of an env and say what is wrong with them.
 
@@ -74,10 +78,10 @@ def check_model_command(
     Parameters
     ----------
     target
-        module:callable, module:Class, a Stable-Baselines3 .zip, or random; a torch module is named
-        as module:attribute or built by a module:Class.
+        module:callable, module:Class, a Stable-Baselines3 .zip, random, or the address of a served
+        one; a torch module is named as module:attribute or built by a module:Class.
     env
-        The env it is made for: a Gymnasium id or module:callable.
+        The env it is made for: a Gymnasium id, module:callable or an address.
     env_kwargs
         Keyword arguments for the env, as a JSON object.
     model_kwargs
@@ -93,15 +97,17 @@ def check_model_command(
             env_kwargs=json_object("--env-kwargs", env_kwargs),
             model_kwargs=json_object("--model-kwargs", model_kwargs),
             seed=seed,
-        )
+        ),
+        flags,
     )
 
 
-def _check(run: Callable[[], CheckReport]) -> int:
+def _check(run: Callable[[], CheckReport], flags: ConnectFlags | None) -> int:
     with own_output() as output, log_to(output.note):
         fix_working_directory()
         try:
-            report = run()
+            with (flags or ConnectFlags()).in_environment():
+                report = run()
         except InvalidSpec as error:
             output.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import json as json_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -39,7 +40,8 @@ def compare_command(
     Parameters
     ----------
     a
-        What is compared with: a run folder, or a file that rollmesh eval --json wrote.
+        What is compared with: a run folder, or a file that rollmesh eval --json or export --format
+        json wrote.
     b
         What is judged: the same.
     metric
@@ -93,9 +95,19 @@ def read_result(path: str) -> EvalResult:
             "rollmesh runs lists those in runs/",
         )
     try:
-        return EvalResult.from_json(place.read_text(encoding="utf-8"))
+        return EvalResult.from_json(_result_in(place.read_text(encoding="utf-8")))
     except ValueError as error:
         raise InvalidSpec(path, str(error)) from error
+
+
+def _result_in(text: str) -> str:
+    """Return the JSON of a result, taken out of what `export` or `--json-lines` put around it."""
+    try:
+        table: Any = json_module.loads(text)
+    except ValueError:
+        return text  # whoever reads a result says what is wrong
+    is_around = isinstance(table, dict) and "episodes" not in table and "result" in table
+    return json_module.dumps(table["result"]) if is_around else text
 
 
 def _judged(output: Output, found: Comparison, *, strict: bool) -> int:

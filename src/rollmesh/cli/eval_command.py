@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
 import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from rollmesh.api import evaluate
 from rollmesh.cli import exit_codes
 from rollmesh.cli.command_line import WORDS
-from rollmesh.cli.flags import ConnectFlags, Policy, Whole, whole_number
+from rollmesh.cli.flags import ConnectFlags
 from rollmesh.cli.interrupts import watch as watch_signals
 from rollmesh.cli.output import Output, own_output
+from rollmesh.cli.play_flags import PlayFlags
 from rollmesh.cli.run_flags import RunFlags
 from rollmesh.cli.run_folders import Folder, discard_unused
 from rollmesh.cli.tuned import tuned
@@ -31,7 +31,7 @@ from rollmesh.errors import (
     RouteCancelled,
     RunError,
 )
-from rollmesh.limits import Limits
+from rollmesh.results.conditions import Conditions, written
 from rollmesh.results.result import EvalResult
 from rollmesh.runtime.cancel import CancelToken
 from rollmesh.viewer.live.json_lines import result_line
@@ -42,6 +42,14 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from rollmesh.cli.interrupts import Interrupts
+    from rollmesh.fleet.plan import Plan
+
+
+# the panels of --help, in this order
+_PLAY = Parameter(name="*", group=Group("What is played", sort_key=1))
+_RUN = Parameter(name="*", group=Group("Processes and the run that is kept", sort_key=2))
+_WATCH = Parameter(name="*", group=Group("Watching", sort_key=3))
+_CONNECT = Parameter(name="*", group=Group("Connections", sort_key=4))
 
 
 def eval_command(
@@ -49,25 +57,12 @@ def eval_command(
     /,
     *,
     model: Annotated[str, Parameter(name=["--model", "-m"])],
-    episodes: Annotated[
-        int | None, Parameter(name=["--episodes", "-n"], converter=whole_number)
-    ] = None,
-    seed: Whole | None = None,
-    num_envs: Whole | None = None,
-    max_episode_steps: Whole | None = None,
-    max_episode_seconds: float | None = None,
-    execution_horizon: Whole | None = None,
-    replan: Literal["lane", "batch"] = "lane",
-    on_error: Literal["raise", "continue"] | None = None,
-    conformance: Policy = "warn",
-    env_kwargs: str | None = None,
-    model_kwargs: str | None = None,
-    limits: str | None = None,
+    play: Annotated[PlayFlags | None, _PLAY] = None,
     json: Annotated[bool, Parameter(negative=())] = False,
     json_lines: Annotated[bool, Parameter(negative=())] = False,
-    run: Annotated[RunFlags | None, Parameter(name="*")] = None,
-    watch: Annotated[WatchFlags | None, Parameter(name="*")] = None,
-    flags: Annotated[ConnectFlags | None, Parameter(name="*")] = None,
+    run: Annotated[RunFlags | None, _RUN] = None,
+    watch: Annotated[WatchFlags | None, _WATCH] = None,
+    flags: Annotated[ConnectFlags | None, _CONNECT] = None,
 ) -> int:
     """Evaluate a model in an env.
 
@@ -87,71 +82,28 @@ def eval_command(
     model
         module:callable, module:Class, a Stable-Baselines3 .zip, random, or the address of a served
         one; a torch module is named as module:attribute or built by a module:Class.
-    episodes
-        How many episodes; a plan says so itself.
-    seed
-        The seed that all episode seeds follow from; drawn and shown if left out.
-    num_envs
-        How many envs run side by side, each on its own thread of this process.
-    max_episode_steps
-        Truncate an episode after so many steps.
-    max_episode_seconds
-        Truncate an episode after so many seconds.
-    execution_horizon
-        How many actions of a chunk are executed before the model is asked again; all if left out.
-    replan
-        Whose remaining actions an episode's end drops: that lane's, or everybody's.
-    on_error
-        Whether a fault of an env (it raises, exits, hangs past a limit) ends the run (raise) or
-        only its episode (continue, which is so with workers if left out). A model that raises or
-        hangs ends the run in any case; the same command goes on with what is left, with
-        --accept-changes if the model's code was mended.
-    conformance
-        What happens to a value outside its space: a warning (the result then names the episodes
-        with such observations), an error, or nothing.
-    env_kwargs
-        Keyword arguments for the env, as a JSON object.
-    model_kwargs
-        Keyword arguments for the model, as a JSON object.
-    limits
-        Time limits as a JSON object, such as {"env_step_s": 5} in seconds, or, by the names of the
-        wire, {"envStepTimeoutMs": 5000} in milliseconds.
     json
         Print the result as JSON.
     json_lines
         Print one JSON object a line while the run goes on, the result last; see docs/watching.md.
     """
+    style: _Style = "lines" if json_lines else "json" if json else "text"
+    play, run = play or PlayFlags(), run or RunFlags()
     with own_output() as output, contextlib.ExitStack() as stack:
+        if play.episodes is None and run.plan is None:
+            output.note("error: --episodes is missing.\nsee rollmesh eval --help")
+            return exit_codes.BAD_ARGUMENTS
         try:
-            stack.enter_context((flags or ConnectFlags()).in_environment())
-            arguments: dict[str, Any] = {
-                "episodes": episodes,
-                "base_seed": seed,
-                "num_envs": num_envs,
-                "max_episode_steps": max_episode_steps,
-                "max_episode_seconds": max_episode_seconds,
-                "execution_horizon": execution_horizon,
-                "replan": replan,
-                "on_error": on_error,
-                "conformance": conformance,
-                "env_kwargs": json_object("--env-kwargs", env_kwargs),
-                "model_kwargs": json_object("--model-kwargs", model_kwargs),
-                "limits": Limits.from_json(json_object("--limits", limits) or {}),
-            }
-            fix_working_directory()
-            run = run or RunFlags()
-            if run.plan is not None:
-                _refuse_beside_plan({"--episodes": episodes, "--seed": seed})
-            if episodes is None and run.plan is None:
-                output.note("error: --episodes is missing.\nsee rollmesh eval --help")
-                return exit_codes.BAD_ARGUMENTS
-            arguments.update(run.arguments())
-            model = absolute_file(model)
-            folder = _folder(run, env, model, arguments) if run.journal else None
-            if run.tune:
-                arguments.update(tuned(output, model, env, arguments))
-            watchers = (watch or WatchFlags()).hooks(None if folder is None else folder.path)
-            arguments["hooks"] = stack.enter_context(watchers)
+            with log_to(output.note):
+                stack.enter_context((flags or ConnectFlags()).in_environment())
+                fix_working_directory()
+                model = absolute_file(model)
+                arguments = _arguments(play, run)
+                folder = _folder(run, env, model, arguments) if run.journal else None
+                if run.tune:
+                    arguments.update(tuned(output, model, env, arguments))
+                watchers = (watch or WatchFlags()).hooks(None if folder is None else folder.path)
+                arguments["hooks"] = stack.enter_context(watchers)
         except InvalidSpec as error:
             output.note(f"error: {error}")
             return exit_codes.BAD_ARGUMENTS
@@ -160,33 +112,15 @@ def eval_command(
             return exit_codes.FAILED
         except KeyboardInterrupt:
             return exit_codes.INTERRUPTED
-        style: _Style = "lines" if json_lines else "json" if json else "text"
         return _run(output, model, env, arguments, folder=folder, grace_s=run.grace_s, style=style)
 
 
-def _refuse_beside_plan(options: dict[str, int | None]) -> None:
-    for option, value in options.items():
-        if value is not None:
-            raise InvalidSpec(option, "contradicts --plan, which says which episodes there are")
-
-
-def json_object(option: str, text: str | None) -> dict[str, Any] | None:
-    """Return the JSON object that an option carries, or None if it is left out.
-
-    Raises:
-        InvalidSpec: The text is not a JSON object.
-    """
-    if text is None:
-        return None
-    try:
-        value = json_module.loads(text)
-    except ValueError as error:
-        raise InvalidSpec(
-            option, f"wants a JSON object such as '{{\"key\": 1}}', got {text!r}: {error}"
-        ) from error
-    if not isinstance(value, dict):
-        raise InvalidSpec(option, f"wants a JSON object, got {text!r}")
-    return cast("dict[str, Any]", value)
+def _arguments(play: PlayFlags, run: RunFlags) -> dict[str, Any]:
+    """Return the keyword arguments of `evaluate` that the options come to."""
+    arguments = play.arguments()
+    if run.plan is not None:
+        play.refuse_beside_plan()
+    return {**arguments, **run.arguments()}
 
 
 def absolute_file(target: str) -> str:
@@ -269,7 +203,7 @@ def _run(
 
         def give_up(code: int) -> None:
             shown.stop()
-            _print(output, _partial(tally, model, env, None, folder), style)
+            _print(output, _partial(tally, model, env, arguments, folder=folder), style)
             os._exit(code)
 
         interrupts = stack.enter_context(watch_signals(cancel, give_up, grace_s, tell=tally.note))
@@ -284,7 +218,8 @@ def _run(
             return exit_codes.BAD_ARGUMENTS
         is_refused = isinstance(error, RunError) and result is None and not tally.episodes
         if not is_refused:  # then there is nothing to tell of
-            _print(output, result or _partial(tally, model, env, error, folder), style)
+            ended = result or _partial(tally, model, env, arguments, error=error, folder=folder)
+            _print(output, ended, style)
         if arguments["stop_when"] is not None and result is not None and _is_silent(result):
             output.note(
                 "warning: --stop-when could not end the run: the env does not say whether an "
@@ -363,10 +298,18 @@ def _print(output: Output, result: EvalResult, style: _Style) -> None:
 
 
 def _partial(
-    tally: Tally, model: str, env: str | None, error: BaseException | None, folder: Folder | None
+    tally: Tally,
+    model: str,
+    env: str | None,
+    arguments: dict[str, Any],
+    *,
+    folder: Folder | None,
+    error: BaseException | None = None,
 ) -> EvalResult:
+    """Return what is known of a run that returned nothing."""
     from rollmesh.runs.schema import STORE_FILE
 
+    plan: Plan | None = arguments["plan"]
     is_told = error is not None and not isinstance(error, KeyboardInterrupt)
     is_kept = folder is not None and (folder.path / STORE_FILE).exists()
     return EvalResult(
@@ -375,5 +318,20 @@ def _partial(
         env=env or "",
         planned=tally.planned,
         stopped=str(error) if is_told else "interrupted",
+        plan_hash=None if plan is None else plan.hash,
         run_dir=str(folder.path) if folder is not None and is_kept else None,
+        conditions=_conditions(env, arguments),
+        model_kwargs=written(arguments["model_kwargs"]),
+    )
+
+
+def _conditions(env: str | None, arguments: dict[str, Any]) -> Conditions:
+    """Return what the episodes of a run are played under."""
+    caps = {name: arguments[name] for name in ("max_episode_steps", "max_episode_seconds")}
+    plan: Plan | None = arguments["plan"]
+    tasks: Any = [{"name": ""}] if plan is None else plan.to_dict()["tasks"]
+    return Conditions.of(
+        env=env or ", ".join(dict.fromkeys([task.get("env", "") for task in tasks])),
+        settings={"env_kwargs": written(arguments["env_kwargs"]), **caps},
+        tasks=tasks,
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
@@ -17,6 +18,7 @@ from rollmesh.endpoint.clients.client_options import (
     client_options,
 )
 from rollmesh.endpoint.servers.server_options import ServerOptions
+from rollmesh.errors import InvalidSpec
 from rollmesh.transport.security import (
     TOKEN_FILE_VARIABLE,
     TOKEN_VARIABLE,
@@ -43,6 +45,25 @@ def whole_number(_type: Any, tokens: Sequence[Token]) -> int:
 
 
 Whole = Annotated[int, Parameter(converter=whole_number)]
+
+
+def json_object(option: str, text: str | None) -> dict[str, Any] | None:
+    """Return the JSON object that an option carries, or None if it is left out.
+
+    Raises:
+        InvalidSpec: The text is not a JSON object.
+    """
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InvalidSpec(
+            option, f"wants a JSON object such as '{{\"key\": 1}}', got {text!r}: {error}"
+        ) from error
+    if not isinstance(value, dict):
+        raise InvalidSpec(option, f"wants a JSON object, got {text!r}")
+    return cast("dict[str, Any]", value)
 
 
 def whole_or_auto(kind: Any, tokens: Sequence[Token]) -> int | str:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
 STDOUT, STDERR = 1, 2
+
+
+class OutputError(Exception):
+    """Standard output took no result, as on a full disk; it has been told."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +34,37 @@ class Output:
 
     results: TextIO
     notes: TextIO
+    _troubles: list[OSError] = field(default_factory=list["OSError"], repr=False)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a result could not be written although somebody may wait for it."""
+        return bool(self._troubles)
 
     def result(self, text: str) -> None:
         """Write a result and flush it; a reader that went away is no error of ours."""
-        _write(self.results, text)
+        try:
+            _write(self.results, text)
+        except OSError as error:
+            if isinstance(error, ConnectionError):  # also a pipe that nobody reads
+                return
+            if not self.is_lost:
+                self.note(f"error: standard output cannot be written: {error.strerror}")
+            self._troubles.append(error)
 
     def note(self, text: str) -> None:
         """Write a line for people."""
-        _write(self.notes, text)
+        with contextlib.suppress(OSError):
+            _write(self.notes, text)
 
 
 @contextlib.contextmanager
 def own_output() -> Generator[Output]:
-    """Take over the two descriptors while a command runs, and give them back."""
+    """Take over the two descriptors while a command runs, and give them back.
+
+    Raises:
+        OutputError: A result could not be written.
+    """
     stdout, stderr = sys.stdout, sys.stderr
     _flush(stdout, stderr)
     with contextlib.ExitStack() as stack:
@@ -50,13 +72,16 @@ def own_output() -> Generator[Output]:
         notes = stack.enter_context(_duplicate(STDERR))
         sent = _send_to(STDOUT, STDERR)
         sys.stdout = sys.stderr
+        output = Output(results, notes)
         try:
-            yield Output(results, notes)
+            yield output
         finally:
             _flush(sys.stdout, sys.stderr, stdout, stderr)  # before descriptor 1 is ours again
             sys.stdout, sys.stderr = stdout, stderr
             if sent:
                 os.dup2(results.fileno(), STDOUT)
+        if output.is_lost:
+            raise OutputError
 
 
 @contextlib.contextmanager
@@ -91,6 +116,6 @@ def _flush(*streams: TextIO | None) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(ValueError):  # it was closed
         stream.write(text + "\n")
         stream.flush()

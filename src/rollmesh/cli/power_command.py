@@ -161,8 +161,13 @@ def _check(asked: Asked) -> None:
 
 
 def _lines(needs: list[Need]) -> Iterator[str]:
-    wide = max(len(f"{need.episodes:,}") for need in needs)
-    for need in needs:
-        yield f"{need.episodes:>{wide},} episodes  to {need.question} ({need.method})"
+    counts = [_count(need.episodes) for need in needs]
+    wide = max(map(len, counts))
+    for need, count in zip(needs, counts, strict=True):
+        yield f"{count:>{wide}} episodes  to {need.question} ({need.method})"
     if any("planned" in need.question for need in needs):
         yield "of each model"
+
+
+def _count(episodes: int) -> str:
+    return f"{episodes:,}{' or more' if episodes >= planning.MOST_EPISODES else ''}"

@@ -58,6 +58,7 @@ def runs_command(
                 ("run", "status", "episodes", "success", "return", "last written", "env", "model"),
                 [_cells(glance) for glance in found],
                 numbers=("episodes", "return"),
+                spare=("model", "env", "last written", "return"),
             )
         return exit_codes.OK
 

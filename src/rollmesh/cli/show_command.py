@@ -112,7 +112,8 @@ def _show_tasks(output: Output, run: StoredRun) -> None:
     if len(tasks) > 1:
         rows.append(_task_cells("(all)", run.result))
     headers = ("task", "episodes", "errored", "success", "95 %", "mean return", "95 %  ", "length")
-    _show(output, headers, rows, ("episodes", "errored", "success", "mean return", "length"))
+    numbers = ("episodes", "errored", "success", "mean return", "length")
+    _show(output, headers, rows, numbers, spare=("length",))
     decision = run.result.decision
     if decision is not None:
         line = f"  success is {decision.successes} of {decision.n}, decided by {decision.rule}"
@@ -193,7 +194,7 @@ def _show_phases(output: Output, run: StoredRun) -> None:
     told, starts = starts_with_phases(run), len(run.starts)
     if rows and starts > 1:
         which = f"{told} of {starts} starts" if told < starts else f"all {starts} starts"
-        last = "; p50 and p99 of the last of them" if told > 1 else ""
+        last = "; p50 and p99 of the one with most calls" if told > 1 else ""
         output.result(f"  of {which}{last}")
 
 
@@ -202,11 +203,13 @@ def _show(
     headers: Sequence[str],
     rows: Sequence[Sequence[str]],
     numbers: Sequence[str],
+    *,
+    spare: Sequence[str] = (),
 ) -> None:
     """Write a table that has rows, below an empty line."""
     if rows:
         output.result("")
-        print_table(output, headers, rows, numbers=numbers)
+        print_table(output, headers, rows, numbers=numbers, spare=spare)
 
 
 def _listed(indices: Sequence[int]) -> str:

@@ -22,6 +22,8 @@ _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]*):\d+")
 _MODULE_ID = re.compile(r"(?P<module>[A-Za-z_]\w*(\.\w+)*):(?P<id>[\w:./-]+-v\d+)")
 _ATTRIBUTE = re.compile(r"(?P<module>[A-Za-z_]\w*(\.\w+)*):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 
+_FILE = re.compile(r"(?P<path>[^:]*[/\\][^:]*)\.py:(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
@@ -72,7 +74,7 @@ def parse_target(text: str, *, field: str = "target") -> Target:
     """Say what a target is, without touching it.
 
     Raises:
-        InvalidSpec: The text is empty.
+        InvalidSpec: The text is empty, or names a file where a module's name is wanted.
     """
     text = text.strip()
     if not text:
@@ -83,7 +85,19 @@ def parse_target(text: str, *, field: str = "target") -> Target:
         return GymnasiumId(text=text, module=match["module"])
     if match := _ATTRIBUTE.fullmatch(text):
         return ImportTarget(module=match["module"], name=match["name"])
+    if match := _FILE.fullmatch(text):
+        raise InvalidSpec(field, _no_file(match["path"], match["name"]))
     return GymnasiumId(text=text)
+
+
+def _no_file(path: str, name: str) -> str:
+    """Say what to write instead of a file and what is in it."""
+    parts = [part for part in path.replace("\\", "/").split("/") if part != "."]
+    if "" in parts or ".." in parts:
+        cure = f"start in its folder and write {parts[-1]}:{name}"
+    else:
+        cure = f"write {'.'.join(parts)}:{name}"
+    return f"names a file, wants the module's name: {cure}"
 
 
 def is_address(target: object) -> bool:

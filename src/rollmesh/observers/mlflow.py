@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollmesh.errors import InvalidSpec
 from rollmesh.observers.observer import library
 from rollmesh.observers.tracker import Tracker, finite, named
 
@@ -17,7 +18,7 @@ class MlflowHooks(Tracker):
     Numbers that are not finite are left out: MLflow's stores do not agree on them.
 
     Raises:
-        InvalidSpec: MLflow is not installed.
+        InvalidSpec: MLflow is not installed, or has not got the store that it is to use.
     """
 
     def __init__(
@@ -36,16 +37,28 @@ class MlflowHooks(Tracker):
             tracking_uri: Where MLflow keeps it; None is MLflow's own setting.
             run_id: A run of yours, which is used and left open; None begins one.
         """
-        client = library("mlflow", "mlflow").MlflowClient(tracking_uri)
-        self._client: Any = client
-        self._owns_run = run_id is None
+        mlflow = library("mlflow", "mlflow")
         self._entities: Any = library("mlflow.entities", "mlflow")
-        if run_id is None:
-            found = client.get_experiment_by_name(experiment)
-            place = client.create_experiment(experiment) if found is None else found.experiment_id
-            run_id = client.create_run(place, run_name=run_name).info.run_id
-        self.run_id = str(run_id)
+        try:
+            self._client: Any = mlflow.MlflowClient(tracking_uri)
+            self.run_id = str(run_id or self._begin(experiment, run_name))
+        except Exception as error:
+            if not type(error).__name__.startswith("Unsupported"):
+                raise
+            raise InvalidSpec(
+                "mlflow",
+                "cannot watch this run: the package mlflow-skinny has no store of its own "
+                f"({type(error).__name__}); name a tracking server (tracking_uri=, or "
+                "MLFLOW_TRACKING_URI=http://…), or pip install mlflow",
+            ) from error
+        self._owns_run = run_id is None
         super().__init__()
+
+    def _begin(self, experiment: str, run_name: str | None) -> str:
+        """Return the id of a new run."""
+        found = self._client.get_experiment_by_name(experiment)
+        place = self._client.create_experiment(experiment) if found is None else found.experiment_id
+        return self._client.create_run(place, run_name=run_name).info.run_id
 
     def log_start(self, facts: Mapping[str, str]) -> None:
         """Put what runs into the tags."""

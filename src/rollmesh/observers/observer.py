@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rollmesh.errors import InvalidSpec
-from rollmesh.results.stats import Interval, bootstrap_interval, mean, wilson_interval
+from rollmesh.results.stats import Interval, mean, stratified_interval, wilson_interval
 from rollmesh.runtime.hooks import Hooks
 
 if TYPE_CHECKING:
@@ -61,22 +61,27 @@ class Numbers:
     """The numbers a summary is made of, 9 bytes an episode.
 
     Attributes:
-        returns: Total rewards of finished episodes.
+        returns: Total rewards of finished episodes, by task.
         successes: How many of the episodes whose env says succeeded.
         judged: How many that are.
         errored: How many episodes errored.
         steps: Env steps of all episodes.
     """
 
-    returns: array[float] = field(default_factory=lambda: array("d"))
+    returns: dict[str, array[float]] = field(default_factory=dict[str, "array[float]"])
     successes: int = 0
     judged: int = 0
     errored: int = 0
     steps: int = 0
 
+    @property
+    def ended(self) -> int:
+        """How many episodes ended."""
+        return sum(map(len, self.returns.values())) + self.errored
+
     def add(self, event: EpisodeCompleted) -> None:
         """Count an episode that finished."""
-        self.returns.append(event.total_reward)
+        self.returns.setdefault(event.task, array("d")).append(event.total_reward)
         self.steps += event.steps
         if event.success is not None:
             self.judged += 1
@@ -90,17 +95,17 @@ class Numbers:
     def summary(self) -> dict[str, float]:
         """Return rates and means with the ends of their intervals, under plain names."""
         table: dict[str, float] = {
-            "episodes": len(self.returns) + self.errored,
+            "episodes": self.ended,
             "errored": self.errored,
             "steps": self.steps,
         }
         if self.judged:
             table["success_rate"] = self.successes / self.judged
             table |= _ends("success_rate", wilson_interval(self.successes, self.judged))
-        average = mean(self.returns)
+        average = mean([one for returns in self.returns.values() for one in returns])
         if average is not None:
             table["mean_return"] = average
-            table |= _ends("mean_return", bootstrap_interval(self.returns))
+            table |= _ends("mean_return", stratified_interval(self.returns.values()))
         return table
 
 

@@ -2,11 +2,12 @@
 
 A span for the session, and one an attempt inside it; counters and histograms of episodes. Where the
 spans go is OpenTelemetry's own business: without providers the global ones are used, which do
-nothing unless an SDK was set up.
+nothing unless an SDK was set up; then one warning says so.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
         TelemetryEmitted,
         WorkerChanged,
     )
+
+_logger = logging.getLogger(__name__)
 
 _SCOPE = "rollmesh"
 
@@ -43,6 +46,8 @@ class OpenTelemetryHooks(Observer):
         """
         self._trace: Any = library("opentelemetry.trace", "otel")
         metrics: Any = library("opentelemetry.metrics", "otel")
+        if tracer_provider is None and meter_provider is None:
+            _warn_of_nowhere(self._trace.get_tracer_provider(), metrics.get_meter_provider())
         self._tracer = self._trace.get_tracer(_SCOPE, tracer_provider=tracer_provider)
         meter = metrics.get_meter(_SCOPE, meter_provider=meter_provider)
         self._episodes = meter.create_counter("rollmesh.episodes", "{episode}", "Ended episodes.")
@@ -164,6 +169,15 @@ class OpenTelemetryHooks(Observer):
             first = error.strip().partition("\n")[0]
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, first))
         span.end()
+
+
+def _warn_of_nowhere(*providers: Any) -> None:
+    """Say so where the global providers are OpenTelemetry's stand-ins, which do nothing."""
+    if all("Proxy" in type(provider).__name__ for provider in providers):
+        _logger.warning(
+            "opentelemetry.goes_nowhere: no SDK was set up, so spans and metrics are dropped; run "
+            "the command under opentelemetry-instrument, or give providers"
+        )
 
 
 def _labels(outcome: str, task: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 Durations of calls come from telemetry windows, which know counts, sums and percentiles, not single
 samples: they are summaries with quantiles of the last window, while count and sum go on growing.
+What a session had after its last window comes with the snapshot at its end.
 """
 
 from __future__ import annotations
@@ -122,16 +123,19 @@ class PrometheusHooks(Observer):
             self._losses.inc()
 
     def on_telemetry(self, event: TelemetryEmitted) -> None:
-        """Take a window; the snapshot of the whole session says the same again."""
-        if event.snapshot.horizon == "window":
-            for row in event.snapshot.rows:
-                if row.operation in PHASES and row.metric == "rpc.total":
-                    self._calls.add(
-                        PHASES[row.operation],
+        """Take a window; of the snapshot of the whole session what came after its last one."""
+        for row in event.snapshot.rows:
+            if row.operation in PHASES and row.metric == "rpc.total":
+                quantiles = {"0.5": row.p50, "0.95": row.p95, "0.99": row.p99}
+                self._calls.add(
+                    (event.session_id, row.component, PHASES[row.operation]),
+                    _Phase(
                         row.count,
                         row.mean * row.count / 1000,
-                        {"0.5": row.p50 / 1000, "0.95": row.p95 / 1000, "0.99": row.p99 / 1000},
-                    )
+                        {name: value / 1000 for name, value in quantiles.items()},
+                    ),
+                    is_window=event.snapshot.horizon == "window",
+                )
 
     def close(self) -> None:
         """Serve no more."""
@@ -155,6 +159,10 @@ class _Phase:
     sum_s: float
     quantiles: dict[str, float]
 
+    def and_then(self, other: _Phase) -> _Phase:
+        """Return both together, with the quantiles of the later one."""
+        return _Phase(self.count + other.count, self.sum_s + other.sum_s, other.quantiles)
+
 
 class _Calls:
     """Collects the durations of calls, as `prometheus_client` wants a collector."""
@@ -162,13 +170,26 @@ class _Calls:
     def __init__(self, client: Any) -> None:
         self._metric = client.Metric
         self._phases: dict[str, _Phase] = {}
+        self._windows: dict[tuple[str, str, str], _Phase] = {}  # of sessions that go on
         self._lock = threading.Lock()
 
-    def add(self, name: str, count: int, sum_s: float, quantiles: dict[str, float]) -> None:
-        """Add a window."""
+    def add(self, key: tuple[str, str, str], found: _Phase, *, is_window: bool) -> None:
+        """Add a window, or what a whole session has beyond its windows.
+
+        Args:
+            key: The session, the component, and the kind of call.
+            found: What was measured.
+            is_window: Whether in a window; else in the session, which is over.
+        """
         with self._lock:
-            before = self._phases.get(name, _Phase(0, 0.0, {}))
-            self._phases[name] = _Phase(before.count + count, before.sum_s + sum_s, quantiles)
+            told = self._windows.pop(key, _Phase(0, 0.0, {}))
+            if is_window:
+                self._windows[key] = told.and_then(found)
+            else:
+                rest = max(0, found.count - told.count), max(0.0, found.sum_s - told.sum_s)
+                found = _Phase(*rest, told.quantiles or found.quantiles)
+            before = self._phases.get(key[2], _Phase(0, 0.0, {}))
+            self._phases[key[2]] = before.and_then(found)
 
     def collect(self) -> Iterable[Any]:
         """Yield the summary of all calls."""

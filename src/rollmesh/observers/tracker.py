@@ -88,7 +88,7 @@ class Tracker(Observer):
             values["success"] = float(event.success)
         with self._lock:
             self._numbers.add(event)
-            place = len(self._numbers.returns) + self._numbers.errored
+            place = self._numbers.ended
         self._put("episode", (place, values))
 
     def episode_errored(self, event: EpisodeErrored) -> None:
@@ -96,7 +96,7 @@ class Tracker(Observer):
         values = {"index": float(event.episode_index), "errored": 1.0, "length": float(event.steps)}
         with self._lock:
             self._numbers.add_errored(event)
-            place = len(self._numbers.returns) + self._numbers.errored
+            place = self._numbers.ended
         self._put("episode", (place, values))
 
     def on_telemetry(self, event: TelemetryEmitted) -> None:

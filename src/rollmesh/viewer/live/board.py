@@ -119,8 +119,10 @@ def _bar(progress: Progress, title: str) -> RenderableType:
     if progress.eta_s is not None and progress.done < progress.planned:
         times += f", {clock_text(progress.eta_s)} left"
     grid = Table.grid(padding=(0, 1), expand=False)
+    for is_whole in (False, False, True, True):  # a narrow terminal cuts title and bar
+        grid.add_column(no_wrap=is_whole)
     grid.add_row(
-        Text(title[:60], style="bold"),
+        Text(title[:60], style="bold", no_wrap=True, overflow="ellipsis"),
         ProgressBar(total=max(1, progress.planned), completed=progress.done, width=32),
         Text(f"{progress.done}/{progress.planned} episodes"),
         Text(times, style="dim"),

@@ -155,9 +155,10 @@ def distribution(runs: Sequence[ReportData]) -> str:
         parts.append(
             f'<line class="base" x1="12" x2="{_WIDTH - 12:g}" y1="{base:.1f}" y2="{base:.1f}"/>'
         )
-        draw = _dots if len(returns) <= _DOTS_UP_TO else _bars
-        band, line = _mean_mark(run, scale, base)
-        parts.extend((band, draw(returns, scale, base), line))
+        if returns:
+            draw = _dots if len(returns) <= _DOTS_UP_TO else _bars
+            band, line = _mean_mark(run, scale, base)
+            parts.extend((band, draw(returns, scale, base), line))
         y = base + 12
     height = y + _AXIS
     title = "Returns of finished episodes: " + "; ".join(

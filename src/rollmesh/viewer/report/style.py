@@ -71,7 +71,7 @@ th, td { padding: 7px 14px 7px 0; text-align: left; vertical-align: baseline;
 th:last-child, td:last-child { padding-right: 0; }
 thead th { color: var(--soft); font-size: 12.5px; font-weight: 560; white-space: nowrap; }
 tbody tr:last-child > * { border-bottom: 0; }
-tbody th { font-weight: 560; overflow-wrap: anywhere; }
+tbody th { font-weight: 560; overflow-wrap: anywhere; min-width: 9ch; }
 td.n, th.n { text-align: right; white-space: nowrap; }
 td .reach { color: var(--soft); font-size: 12.5px; }
 thead button { all: unset; cursor: pointer; }
