@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Generator, Mapping
 from functools import partial
@@ -28,6 +29,8 @@ from rollmesh.runtime.manual import ManualDriver, Turned
 from rollmesh.runtime.spec import SessionSpec
 from rollmesh.spaces.codec import Leaves
 from rollmesh.spaces.conformance import Checker, Policy
+
+_logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -260,8 +263,13 @@ class Session:
         """Return the session itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        try:
+            self.close()
+        except InvalidSpec as refused:
+            if error is None:
+                raise
+            _logger.warning("session_not_closed: %s", refused)
 
     # ------------------------------------------------------------------------------- inside
 
@@ -301,5 +309,8 @@ def _is_forgotten(session: weakref.ref[Session], endpoints: Endpoints) -> bool:
     """Return whether nobody holds the session any more; then its endpoints are let go."""
     if session() is not None:
         return False
-    endpoints.let_go()
+    try:
+        endpoints.let_go()
+    except Exception:  # once is enough
+        _logger.exception("session_not_let_go")
     return True

@@ -34,9 +34,10 @@ class Broken(io.StringIO):
         raise OSError(self.number, os.strerror(self.number))
 
 
-def test_a_reader_that_went_away_is_no_error():
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO])
+def test_a_reader_that_went_away_is_no_error(number):
     notes = io.StringIO()
-    output = Output(Broken(errno.EPIPE), notes)
+    output = Output(Broken(number), notes)
     output.result("a line")
     assert notes.getvalue() == ""
     assert not output.is_lost

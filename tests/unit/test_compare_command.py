@@ -122,7 +122,9 @@ def test_what_export_and_json_lines_wrote_is_compared_too(
     assert main(["export", folder, "--format", "json", "-o", whole]) == exit_codes.OK
     last = tmp_path / "last.json"
     last.write_text(result_line(returns([1.0] * 100)), encoding="utf-8")
-    for file in (whole, str(last)):
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text(f'{{"event": "episode"}}\n{last.read_text(encoding="utf-8")}\n', "utf-8")
+    for file in (whole, str(last), str(lines)):
         assert main(["compare", folder, file]) == exit_codes.OK
         assert "EQUIVALENT" in capfd.readouterr().out
 

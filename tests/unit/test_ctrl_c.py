@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -94,4 +95,50 @@ def test_a_ctrl_c_while_grpc_tells_of_something_is_a_drop(event):
         assert remote.step(0)[0][0] in (len(steps) + 1, len(steps) + 2)
         remote.reset(seed=0)
         assert remote.step(0)[0][0] == 1
+        assert server.sessions == 1
+
+
+@pytest.mark.parametrize("event", range(3))
+def test_a_ctrl_c_with_which_grpc_loses_an_event_is_a_drop(event):
+    options = client_options(transport="grpc", resume_grace_s=LIMIT_S, environ={})
+    with (
+        EnvServer(Counter(), WAYS["grpc"]) as server,
+        rollmesh.RemoteEnv(server.address, options=options) as remote,
+    ):
+        remote.reset(seed=0)
+        stream = remote.port.session._connection._stream
+
+        def losing(fetch, left):
+            for _ in range(left):
+                yield next(fetch)
+            next(fetch)
+            stream._events.clear()
+            raise KeyboardInterrupt
+
+        stream._fetch = losing(stream._fetch, event)
+        steps = []
+        with pytest.raises(KeyboardInterrupt):
+            steps.extend(remote.step(0)[0][0] for _ in range(9))
+        assert remote.step(0)[0][0] in (len(steps) + 1, len(steps) + 2)
+        assert server.sessions == 1
+
+
+def test_a_ctrl_c_in_a_short_call_over_grpc_costs_no_session():
+    class Slow(Counter):
+        def step(self, action):  # type: ignore[no-untyped-def]
+            time.sleep(0.1)
+            return super().step(action)
+
+    options = client_options(transport="grpc", resume_grace_s=LIMIT_S, environ={})
+    with (
+        EnvServer(Slow(), WAYS["grpc"]) as server,
+        rollmesh.RemoteEnv(server.address, options=options) as remote,
+    ):
+        remote.reset(seed=0)
+        presses = threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGINT))
+        presses.start()
+        with pytest.raises(KeyboardInterrupt):
+            [remote.step(0) for _ in range(50)]
+        done = remote.step(0)[0][0]
+        assert remote.step(0)[0][0] == done + 1
         assert server.sessions == 1

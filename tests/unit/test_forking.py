@@ -50,8 +50,10 @@ def test_what_a_child_forgets_or_closes_stays_open_in_the_parent(way):
         with rollmesh.RemoteEnv(server.address, options=options) as env:
             env.reset(seed=0)
             env.step(0)
-            assert in_child(env.__del__) == DONE
-            assert in_child(env.close) == DONE
+            for do in (env.__del__, env.close):
+                ended = in_child(do)
+                # grpc itself may crash in a fork of a process whose threads are inside it
+                assert ended == DONE or way == "grpc"
             assert env.step(0)[0][0] == 2
             assert server.sessions == 1
 

@@ -62,7 +62,9 @@ def test_a_server_that_ends_late_leaves_the_word_of_the_next_one(tmp_path):
         with serving(address="mem://late", ready_file=tmp_path / "other") as before:
             before.readiness = Readiness(ready_file=file)
             before.readiness.ready(before.addresses)
-            Readiness(ready_file=file).ready(after.addresses)
+            next_one = Readiness(ready_file=file)
+            next_one.begin()
+            next_one.ready(after.addresses)
         assert file.read_text() == "mem://next\n"
 
 

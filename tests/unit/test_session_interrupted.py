@@ -49,6 +49,22 @@ def test_a_second_thread_is_refused_and_hurts_nothing(call: str, is_built: bool)
     assert env.log.count("closed") == is_built
 
 
+def test_an_error_is_not_hidden_by_a_call_of_another_thread(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    env = Meets()
+    with Session(Chunks(), env) as session:
+        session.reset(seed=1)
+        thread = threading.Thread(target=session.step, daemon=True)
+        thread.start()
+        assert env.began.wait(20)
+        with pytest.raises(ZeroDivisionError), session:
+            raise ZeroDivisionError
+        env.go_on.set()
+        thread.join(20)
+    assert "session_not_closed" in caplog.text
+
+
 def test_a_hook_that_turns_its_own_session_is_refused_and_hurts_nothing() -> None:
     refused: list[InvalidSpec] = []
 

@@ -102,12 +102,14 @@ def read_result(path: str) -> EvalResult:
 
 def _result_in(text: str) -> str:
     """Return the JSON of a result, taken out of what `export` or `--json-lines` put around it."""
-    try:
-        table: Any = json_module.loads(text)
-    except ValueError:
-        return text  # whoever reads a result says what is wrong
-    is_around = isinstance(table, dict) and "episodes" not in table and "result" in table
-    return json_module.dumps(table["result"]) if is_around else text
+    for part in (text, text.rstrip().rpartition("\n")[2]):  # of lines, the last one
+        try:
+            table: Any = json_module.loads(part)
+        except ValueError:
+            continue
+        is_around = isinstance(table, dict) and "episodes" not in table and "result" in table
+        return json_module.dumps(table["result"]) if is_around else text
+    return text  # whoever reads a result says what is wrong
 
 
 def _judged(output: Output, found: Comparison, *, strict: bool) -> int:

@@ -8,6 +8,7 @@ descriptor 1 goes to descriptor 2: standard output carries results and nothing e
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from dataclasses import dataclass, field
@@ -46,7 +47,8 @@ class Output:
         try:
             _write(self.results, text)
         except OSError as error:
-            if isinstance(error, ConnectionError):  # also a pipe that nobody reads
+            # also a pipe that nobody reads, or a terminal that was closed
+            if isinstance(error, ConnectionError) or error.errno == errno.EIO:
                 return
             if not self.is_lost:
                 self.note(f"error: standard output cannot be written: {error.strerror}")

@@ -27,7 +27,7 @@ from rollmesh.runs.own_code import code_digest, digest, is_own, is_own_module, n
 MOST_PARTS = 24
 REST = "the rest"
 """The part that stands for all others, where there are more than so many."""
-ALGORITHM = 4
+ALGORITHM = 3
 """Which way of hashing this is: hashes of another one cannot be compared."""
 OF_CODE = "+code"
 """What a hash ends in that code of the user's went into: it is another one in another Python."""
@@ -444,8 +444,6 @@ def _plain(value: Any) -> bytes | None:
     kind = class_of(value)
     if kind is str:
         return digest(b"str", value.encode("utf-8", "surrogatepass"))
-    if looking.is_of_now(value):
-        return digest(b"the time")
     if kind is int:
         return digest(b"int", hex(value).encode())
     if kind in (bytes, bytearray):

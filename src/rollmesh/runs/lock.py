@@ -114,7 +114,7 @@ class RunLock:
     def note_failure(self, failure: str) -> None:
         """Leave word of why this start ended, for `last_words`; until the lock is next taken."""
         with _own_guard:
-            if self._is_held:
+            if self._is_held and self._process == os.getpid():
                 with contextlib.suppress(OSError):
                     _write_holder(self._descriptor, failure.partition("\n")[0][:_MOST_CHARS])
                     self._has_failed = True

@@ -6,19 +6,17 @@ but NumPy imported.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
 import random
 import socket
 import sys
 import threading
-import time as clock
 import types
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from datetime import date, datetime, time, timedelta, tzinfo
+from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -59,10 +57,6 @@ _DESCRIPTORS = (
 _TENSOR, _ARRAY = ("detach", "cpu", "numpy"), ("__array__", "shape", "dtype")
 _THIN_BYTES = 16 * 2**20
 """The least of a large tensor that is read: models of billions of weights are looked at, too."""
-_BEGUN_S = clock.time() - 3600.0
-"""A process is taken to have begun an hour before it imports this, at the earliest."""
-_LEAST_NS = 10**17
-"""Numbers above are no seconds, but nanoseconds."""
 _IN_MEMORY = ("__dlpack__", "__array_interface__", "numpy")
 """What arrays of other libraries have one of, unless they are read from a file when asked for."""
 
@@ -89,21 +83,6 @@ def is_gymnasium_env(thing: object) -> bool:
         return issubclass(class_of(thing), (gymnasium.Env, gymnasium.vector.VectorEnv))
     except AttributeError:  # it is being imported
         return False
-
-
-def is_of_now(value: Any) -> bool:
-    """Return whether a value is a time at which this process was at work: each start has another.
-
-    Seconds or nanoseconds since the epoch, or a `datetime`.
-    """
-    kind = class_of(value)
-    seconds = 0.0
-    with contextlib.suppress(OverflowError, OSError, ValueError):  # of a time that no clock has
-        if kind is float or kind is int:
-            seconds = value * 1e-9 if value > _LEAST_NS else float(value)
-        elif kind is datetime:
-            seconds = value.timestamp()
-    return _BEGUN_S < seconds <= clock.time()
 
 
 def has_looks(thing: Any) -> bool:

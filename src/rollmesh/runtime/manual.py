@@ -180,6 +180,8 @@ class ManualDriver(RouteDriver):
             self._route.announcer.session_started()
         except KeyboardInterrupt:
             self._give_up(self._interrupted())
+        except BaseException as error:  # noqa: BLE001 - raised again once all is shut down
+            self._give_up(error)
 
     @property
     def is_running(self) -> bool:

@@ -401,8 +401,8 @@ class DirectStream(JoinStream):
     def _take_next(self) -> None:
         """Wait for an event and take note of it.
 
-        Where something is raised while that is done (Ctrl-C), nobody knows how much of it was
-        noted, and the call is over; while none has come, nothing is lost.
+        Where a Ctrl-C comes meanwhile, nobody knows whether grpc took an event along, or how much
+        of one was noted: the call is over, and its session is resumed over another one.
         """
         events = self._events
         try:
@@ -411,7 +411,7 @@ class DirectStream(JoinStream):
                 self._take(events[0])
                 events.clear()
         except BaseException as error:
-            if events:
+            if events or not isinstance(error, Exception):
                 self.cancel()
                 end = StreamEnded("CANCELLED", "interrupted")
                 self._status = self._status or (error if isinstance(error, StreamEnded) else end)

@@ -42,7 +42,9 @@ option on different systems."""
 _UNHEARD_MS = 40_000
 """How long what was sent may stay without an answer of the other machine's system. Without it the
 system tries for a quarter of an hour: while something is on its way it does not ask whether the
-other end is alive, and a router that forgot a connection drops all of it without a word."""
+other end is alive, and a router that forgot a connection drops all of it without a word. An end
+that reads nothing for so long is given up, too; and where it is set it decides when probes that
+nobody answers end a connection, in place of their number."""
 _HANG_UP = getattr(select, "POLLRDHUP", 0)
 _BUSY = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -251,7 +253,8 @@ def _keep_alive(sock: socket.socket) -> None:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
     unheard: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # not on macOS
     if unheard is not None:
-        sock.setsockopt(socket.IPPROTO_TCP, unheard, _UNHEARD_MS)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, unheard, _UNHEARD_MS)
 
 
 def is_hung_up(sock: socket.socket) -> bool:

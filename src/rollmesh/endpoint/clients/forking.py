@@ -2,7 +2,8 @@
 
 Both processes hold the same sockets then. What the child did to one that it inherited (a farewell
 when an env is collected there, a step) would be done to the parent's session. So the child lets go
-of them at once, without a word to the server, and its calls say that the session is lost.
+of them at once, without a word to the server, and its calls say that the session is lost. Sessions
+that several lanes share within a run are not told: nobody forks in the middle of one.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ class Readiness:
         self._fd = ready_fd
         # an env may change the working directory
         self._file = None if ready_file is None else Path(ready_file).absolute()
-        self._written: tuple[int, int] | None = None
+        self._written: tuple[int, int, int] | None = None
 
     def check(self) -> None:
         """Refuse what could not be told, before anything is built.
@@ -198,9 +198,9 @@ class Readiness:
                     file.unlink()
 
 
-def _identity(file: Path) -> tuple[int, int]:
+def _identity(file: Path) -> tuple[int, int, int]:
     facts = file.stat()
-    return facts.st_dev, facts.st_ino
+    return facts.st_dev, facts.st_ino, facts.st_mtime_ns  # numbers of files are used again
 
 
 def notify_systemd(text: str) -> bool:

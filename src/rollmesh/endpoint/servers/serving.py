@@ -299,6 +299,9 @@ class Server(ABC):
         self._is_open = True
         _logger.info("serving service=%s addresses=%s", self.service, ", ".join(self.addresses))
         self.readiness.ready(self.addresses)
+        if self._done.is_set():  # it was ended meanwhile
+            self.readiness.stopped()
+            self._doors.close()
 
     def _on_signal(self, number: int, before: int) -> None:
         name = signal.Signals(number).name
