@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -57,13 +58,20 @@ def test_the_next_call_goes_on_with_the_session(way):
         assert remote.step(0)[0][0] == 1
 
 
-def test_a_grpc_call_whose_last_event_a_ctrl_c_took_along_is_a_drop():
+@contextlib.contextmanager
+def over_grpc(env: Counter) -> Iterator[tuple[EnvServer, rollmesh.RemoteEnv]]:
+    """Serve an env over gRPC, and reset it from here."""
     options = client_options(transport="grpc", resume_grace_s=LIMIT_S, environ={})
     with (
-        EnvServer(Counter(), WAYS["grpc"]) as server,
+        EnvServer(env, WAYS["grpc"]) as server,
         rollmesh.RemoteEnv(server.address, options=options) as remote,
     ):
         remote.reset(seed=0)
+        yield server, remote
+
+
+def test_a_grpc_call_whose_last_event_a_ctrl_c_took_along_is_a_drop():
+    with over_grpc(Counter()) as (server, remote):
         stream = remote.port.session._connection._stream
         stream._operate = lambda *_: False  # as grpc answers from then on
         assert remote.step(0)[0][0] == 1
@@ -72,12 +80,7 @@ def test_a_grpc_call_whose_last_event_a_ctrl_c_took_along_is_a_drop():
 
 @pytest.mark.parametrize("event", range(4))
 def test_a_ctrl_c_while_grpc_tells_of_something_is_a_drop(event):
-    options = client_options(transport="grpc", resume_grace_s=LIMIT_S, environ={})
-    with (
-        EnvServer(Counter(), WAYS["grpc"]) as server,
-        rollmesh.RemoteEnv(server.address, options=options) as remote,
-    ):
-        remote.reset(seed=0)
+    with over_grpc(Counter()) as (server, remote):
         stream = remote.port.session._connection._stream
         take, left = stream._take, [event]
 
@@ -100,12 +103,7 @@ def test_a_ctrl_c_while_grpc_tells_of_something_is_a_drop(event):
 
 @pytest.mark.parametrize("event", range(3))
 def test_a_ctrl_c_with_which_grpc_loses_an_event_is_a_drop(event):
-    options = client_options(transport="grpc", resume_grace_s=LIMIT_S, environ={})
-    with (
-        EnvServer(Counter(), WAYS["grpc"]) as server,
-        rollmesh.RemoteEnv(server.address, options=options) as remote,
-    ):
-        remote.reset(seed=0)
+    with over_grpc(Counter()) as (server, remote):
         stream = remote.port.session._connection._stream
 
         def losing(fetch, left):
@@ -129,12 +127,7 @@ def test_a_ctrl_c_in_a_short_call_over_grpc_costs_no_session():
             time.sleep(0.1)
             return super().step(action)
 
-    options = client_options(transport="grpc", resume_grace_s=LIMIT_S, environ={})
-    with (
-        EnvServer(Slow(), WAYS["grpc"]) as server,
-        rollmesh.RemoteEnv(server.address, options=options) as remote,
-    ):
-        remote.reset(seed=0)
+    with over_grpc(Slow()) as (server, remote):
         presses = threading.Timer(0.03, os.kill, (os.getpid(), signal.SIGINT))
         presses.start()
         with pytest.raises(KeyboardInterrupt):
