@@ -30,10 +30,10 @@ from rollmesh.runtime.spec import SessionSpec
 from rollmesh.spaces.codec import Leaves
 from rollmesh.spaces.conformance import Checker, Policy
 
-_logger = logging.getLogger(__name__)
-
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_logger = logging.getLogger(__name__)
 
 
 class StepResult(NamedTuple):

@@ -128,6 +128,7 @@ def test_a_fork_of_the_driver_drives_nothing_and_leaves_the_lock_as_it_is(tmp_pa
         try:
             signal.alarm(30)
             assert holder_of(tmp_path) == driver
+            held.note_failure("of the fork")
             held.release()
             assert holder_of(tmp_path) == driver
             code = 0

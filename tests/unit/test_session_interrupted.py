@@ -10,7 +10,9 @@ import pytest
 
 from rollmesh.endpoint.envs.hosted_env import end_unwaited
 from rollmesh.errors import InvalidSpec, RouteCancelled
+from rollmesh.opening import Endpoints
 from rollmesh.runtime.hooks import Hooks
+from rollmesh.runtime.ticker import Ticker
 from rollmesh.session import Session, StepResult
 from tests.unit.test_session import Chunks, Recorder, Walk
 
@@ -156,6 +158,36 @@ def test_a_session_that_nobody_closes_is_let_go_once_it_is_forgotten(caplog: Any
         thread.join(20)
         assert not thread.is_alive()
     assert [one.levelname for one in caplog.records if "never_closed" in one.message] == ["WARNING"]
+
+
+def test_a_forgotten_session_that_cannot_be_let_go_is_told_of_once(
+    caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Any) -> None:
+        raise ValueError("not now")
+
+    monkeypatch.setattr(Endpoints, "let_go", fail)
+    others = set(threading.enumerate())
+    session = Session(Chunks(), Walk())
+    (ticker,) = set(threading.enumerate()) - others
+    del session
+    gc.collect()
+    ticker.join(20)
+    assert not ticker.is_alive()
+    assert [one.message for one in caplog.records].count("session_not_let_go") == 1
+
+
+def test_what_was_built_is_closed_where_the_ticker_cannot_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    env = Walk()
+    monkeypatch.setattr(Ticker, "start", fail)
+    with pytest.raises(RuntimeError, match="can't start"):
+        Session(Chunks(), lambda: env)
+    assert env.log.count("closed") == 1
 
 
 def test_a_forgotten_session_calls_nothing_of_an_instance() -> None:
